@@ -77,6 +77,8 @@ type MicroVM struct {
 	Emulate bool   `yaml:"emulate"` // without KVM, emulate the processor, which is many times slower
 	Kernel  string `yaml:"kernel"`  // directory with boot/vmlinuz-* and lib/modules/*; default {data}/tools/kernel, then the host's
 	QEMU    string `yaml:"qemu"`    // path of qemu-system-x86_64; default: looked up in PATH
+
+	Firecracker string `yaml:"firecracker"` // path of firecracker, which then runs the machines instead of QEMU
 }
 
 // kernels returns the directories in which the kernel of virtual machines is looked up.

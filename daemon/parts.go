@@ -51,7 +51,7 @@ func (d *Daemon) runtimes() []jail.Runtime {
 // virtualMachines returns the configuration of the backend microvm, without what depends on a daemon.
 func (c Config) virtualMachines() microvm.Config {
 	return microvm.Config{
-		QEMU: c.MicroVM.QEMU, Kernels: c.MicroVM.kernels(c.Data), Emulate: c.MicroVM.Emulate,
+		QEMU: c.MicroVM.QEMU, Firecracker: c.MicroVM.Firecracker, Kernels: c.MicroVM.kernels(c.Data), Emulate: c.MicroVM.Emulate,
 		CgroupPrefix: "glasshouse", Cache: filepath.Join(c.Data, "microvm"),
 	}
 }

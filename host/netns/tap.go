@@ -43,32 +43,86 @@ func parseMAC(s string) net.HardwareAddr {
 // only to the link. In the namespace, no process listens. Its rules for the packets of processes,
 // which translate addresses, are applied to forwarded packets as well.
 func OpenTap(path string) (_ *os.File, err error) {
-	fd := -1
+	var tap *os.File
 	err = Do(path, func() (err error) {
-		// The device belongs to the namespace of the thread that opens the file (tun_chr_open in
-		// drivers/net/tun.c).
-		fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
-		}
-		request, err := unix.NewIfreq(TapName)
+		tap, err = newTap()
 		if err != nil {
 			return err
-		}
-		// With the virtio header, checksums and large segments pass through unchanged.
-		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_TUN_EXCL)
-		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
-			return fmt.Errorf("create the tap: %w", err)
 		}
 		return setUpTap()
 	})
 	if err != nil {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+		tap.Close()
 		return nil, fmt.Errorf("open the tap of %s: %w", path, err)
 	}
-	return os.NewFile(uintptr(fd), TapName), nil
+	return tap, nil
+}
+
+// newTap creates a tap in the namespace of this thread.
+func newTap() (*os.File, error) {
+	// The device belongs to the namespace of the thread that opens the file (tun_chr_open in
+	// drivers/net/tun.c).
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
+	}
+	tap := os.NewFile(uintptr(fd), TapName)
+	request, err := unix.NewIfreq(TapName)
+	if err == nil {
+		// With the virtio header, checksums and large segments pass through unchanged.
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_TUN_EXCL)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create the tap: %w", err), tap.Close())
+	}
+	return tap, nil
+}
+
+// MakeTap creates a tap in the network namespace at path, for a monitor in it that opens the tap by its
+// name and runs as the given user. MoveTap makes it the tap of a network. It exists as long as its
+// namespace.
+func MakeTap(path string, user uint32) error {
+	err := Do(path, func() error {
+		tap, err := newTap()
+		if err != nil {
+			return err
+		}
+		defer tap.Close()
+		for _, request := range []struct{ number, value int }{{unix.TUNSETOWNER, int(user)}, {unix.TUNSETPERSIST, 1}} {
+			if err := unix.IoctlSetInt(int(tap.Fd()), uint(request.number), request.value); err != nil {
+				return os.NewSyscallError("ioctl", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make the tap of a virtual machine: %w", err)
+	}
+	return nil
+}
+
+// MoveTap moves the tap of MakeTap, which a monitor has opened, to the network bound to path, which
+// Create has made with Options.Tap: see OpenTap.
+func MoveTap(from, path string) error {
+	to, err := os.Open(path)
+	if err == nil {
+		defer to.Close()
+		err = Do(from, func() error {
+			link, err := netlink.LinkByName(TapName)
+			if err != nil {
+				return fmt.Errorf("find the tap: %w", err)
+			}
+			return netlink.LinkSetNsFd(link, int(to.Fd()))
+		})
+	}
+	if err == nil {
+		err = Do(path, setUpTap)
+	}
+	if err != nil {
+		return fmt.Errorf("connect the tap of a virtual machine to %s: %w", path, err)
+	}
+	return nil
 }
 
 // setUpTap configures the tap, on a thread in its namespace. It sets the rules before it enables

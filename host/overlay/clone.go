@@ -46,13 +46,34 @@ func Clone(src, dst string, opts CloneOptions) error {
 	err = moveMount(fd, dst, attr)
 	// EINVAL: the filesystem does not support idmapped mounts (mount_setattr(2)).
 	if opts.IDMap != nil && errors.Is(err, unix.EINVAL) {
-		e := fault.Cannot("overlay.Clone", "the filesystem of "+src+" cannot map ids", "keep it on ext4, xfs or btrfs, or use a newer kernel")
-		return fmt.Errorf("clone %s: %w", src, e)
+		return fmt.Errorf("clone %s: %w", src, cannotMap("overlay.Clone", src))
 	}
 	if err != nil {
 		return fmt.Errorf("clone %s: %w", src, err)
 	}
 	return nil
+}
+
+// OpenMapped opens an open file again, with a mode of open(2) and with owners that are mapped. It returns
+// fault.Unsupported if the filesystem does not support idmapped mounts.
+func OpenMapped(f *os.File, mode int, ids *os.File) (*os.File, error) {
+	fd, err := unix.OpenTree(int(f.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open_tree", Path: f.Name(), Err: err}
+	}
+	defer unix.Close(fd)
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ids.Fd())})
+	if err == unix.EINVAL { // mount_setattr(2)
+		return nil, cannotMap("overlay.OpenMapped", f.Name())
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "mount_setattr", Path: f.Name(), Err: err}
+	}
+	return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), mode, 0)
+}
+
+func cannotMap(op, name string) error {
+	return fault.Cannot(op, "the filesystem of "+name+" cannot map ids", "keep it on ext4, xfs or btrfs, or use a newer kernel")
 }
 
 // A Mapping maps the Count ids from Disk on disk to ids from Host in the mount. Other ids

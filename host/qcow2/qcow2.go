@@ -13,6 +13,7 @@
 package qcow2
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -77,10 +78,17 @@ func Create(f *os.File, size int64) error {
 	return w.finish()
 }
 
-// FromRaw writes a self-contained image with the content of the file raw to the empty file f.
-// Holes and zeros take no space in it. FromRaw moves the offset of raw. If it fails, the content
-// of f is undefined.
-func FromRaw(ctx context.Context, f, raw *os.File) error {
+// Zeros says what an image has where its disk has zeros.
+type Zeros bool
+
+const (
+	Omit      Zeros = false // nothing, which takes no space
+	HideBelow Zeros = true  // entries that hide what layers below the image have there
+)
+
+// FromRaw writes an image with the content of the file raw to the empty file f. It moves the offset of
+// raw. If it fails, the content of f is undefined.
+func FromRaw(ctx context.Context, f, raw *os.File, zeros Zeros) error {
 	info, err := raw.Stat()
 	if err != nil {
 		return fmt.Errorf("make qcow2 image: %w", err)
@@ -90,6 +98,7 @@ func FromRaw(ctx context.Context, f, raw *os.File) error {
 	if err != nil {
 		return err
 	}
+	w.zeros = zeros
 	buf := make([]byte, cluster)
 	for pos := int64(0); pos < size; pos += cluster {
 		data, err := raw.Seek(pos, unix.SEEK_DATA)
@@ -137,15 +146,46 @@ func Flatten(ctx context.Context, layers []*os.File, to *os.File) error {
 	if err != nil {
 		return err
 	}
-	size := chain[0].size
-	w, err := newWriter(to, size)
+	w, err := newWriter(to, chain[0].size)
 	if err != nil {
 		return err
 	}
+	if err := merge(ctx, chain, func(pos int64, data []byte) error { return w.put(ctx, pos, data) }); err != nil {
+		return err
+	}
+	return w.finish()
+}
+
+// ToRaw writes the merged content of layers, as Flatten merges them, to the empty file to, which is as
+// large as the disk. Zeros are holes.
+func ToRaw(ctx context.Context, to *os.File, layers []*os.File) error {
+	chain, err := openChain(layers)
+	if err != nil {
+		return err
+	}
+	size := chain[0].size
+	if err := to.Truncate(size); err != nil {
+		return fmt.Errorf("set size of disk: %w", err)
+	}
+	return merge(ctx, chain, func(pos int64, data []byte) error {
+		if bytes.Equal(data, zeroCluster[:]) {
+			return nil
+		}
+		if _, err := to.WriteAt(data[:min(cluster, size-pos)], pos); err != nil {
+			return fmt.Errorf("write disk: %w", err)
+		}
+		return ctx.Err()
+	})
+}
+
+// merge calls put with each cluster that a layer has and that does not read as zeros, in the order of
+// virtual offsets.
+func merge(ctx context.Context, chain []*layer, put func(pos int64, data []byte) error) error {
+	size := chain[0].size
 	buf := make([]byte, cluster)
 	for start := int64(0); start < size; start += span {
 		if ctx.Err() != nil {
-			return fmt.Errorf("flatten to %s: %w", to.Name(), context.Cause(ctx))
+			return fmt.Errorf("merge disk images: %w", context.Cause(ctx))
 		}
 		empty := true
 		for _, l := range chain {
@@ -157,14 +197,14 @@ func Flatten(ctx context.Context, layers []*os.File, to *os.File) error {
 		for pos := start; !empty && pos < min(start+span, size); pos += cluster {
 			data, err := readCluster(chain, pos, buf)
 			if err == nil && data {
-				err = w.put(ctx, pos, buf)
+				err = put(pos, buf)
 			}
 			if err != nil {
 				return err
 			}
 		}
 	}
-	return w.finish()
+	return nil
 }
 
 // checkSize returns an error if an image cannot have this virtual size.

@@ -74,7 +74,7 @@ func TestSizesThatADiskCannotHaveAreRefused(t *testing.T) {
 		if err := qcow2.Create(newFile(t), size); !errors.Is(err, fault.Invalid) {
 			t.Errorf("Create with %d bytes = %v, want invalid", size, err)
 		}
-		if err := qcow2.FromRaw(t.Context(), newFile(t), fileOf(t, max(0, size), nil)); !errors.Is(err, fault.Invalid) {
+		if err := qcow2.FromRaw(t.Context(), newFile(t), fileOf(t, max(0, size), nil), qcow2.Omit); !errors.Is(err, fault.Invalid) {
 			t.Errorf("FromRaw of %d bytes = %v, want invalid", size, err)
 		}
 	}
@@ -85,7 +85,7 @@ func TestImagesAreWrittenToEmptyFilesOnly(t *testing.T) {
 	base := layer(1<<20, nil).write(t)
 	for name, err := range map[string]error{
 		"Create":               qcow2.Create(full, 512),
-		"FromRaw":              qcow2.FromRaw(t.Context(), full, fileOf(t, 512, nil)),
+		"FromRaw":              qcow2.FromRaw(t.Context(), full, fileOf(t, 512, nil), qcow2.Omit),
 		"Flatten":              qcow2.Flatten(t.Context(), []*os.File{base}, full),
 		"Flatten to its layer": qcow2.Flatten(t.Context(), []*os.File{base}, base),
 	} {
@@ -115,7 +115,7 @@ func TestImageOfRawFileHasItsContent(t *testing.T) {
 			}
 		}
 		f := newFile(t)
-		if err := qcow2.FromRaw(t.Context(), f, raw); err != nil {
+		if err := qcow2.FromRaw(t.Context(), f, raw, qcow2.Omit); err != nil {
 			t.Errorf("FromRaw of %d bytes: %v", size, err)
 			continue
 		}
@@ -124,6 +124,50 @@ func TestImageOfRawFileHasItsContent(t *testing.T) {
 			t.Errorf("size of the image of %d bytes = %d", size, got)
 		}
 		checkDisk(t, disk, want)
+	}
+}
+
+// TestRawDiskOfLayers checks that a disk of layers has their content, and that an image with hidden zeros
+// hides all that is below it.
+func TestRawDiskOfLayers(t *testing.T) {
+	for _, size := range []int64{512, cluster + 512, 2*span + 3*cluster + 512} {
+		below := map[int64][]byte{0: {1}, size - 1: {2}, size / 2: {3}}
+		above := map[int64][]byte{size / 3: {4}}
+		image := func(parts map[int64][]byte, zeros qcow2.Zeros) (raw, f *os.File) {
+			raw, f = fileOf(t, size, parts), newFile(t)
+			if err := qcow2.FromRaw(t.Context(), f, raw, zeros); err != nil {
+				t.Fatal(err)
+			}
+			return raw, f
+		}
+		lowRaw, low := image(below, qcow2.Omit)
+		hidingRaw, hiding := image(above, qcow2.HideBelow)
+		_, all := image(nil, qcow2.HideBelow)
+		overlay := newFile(t)
+		if err := qcow2.Create(overlay, size); err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			layers []*os.File
+			want   *os.File
+		}{
+			"one layer": {[]*os.File{low}, lowRaw}, "an empty overlay": {[]*os.File{overlay, low}, lowRaw},
+			"hidden layer": {[]*os.File{hiding, low}, hidingRaw}, "nothing but zeros": {[]*os.File{all, low}, fileOf(t, size, nil)},
+		} {
+			to := newFile(t)
+			if err := qcow2.ToRaw(t.Context(), to, c.layers); err != nil {
+				t.Fatalf("%s of %d bytes: %v", name, size, err)
+			}
+			if info, err := to.Stat(); err != nil || info.Size() != size {
+				t.Errorf("%s: the disk has %d bytes, %v, want %d", name, info.Size(), err, size)
+			}
+			for at := int64(0); at < size; at += 16 << 20 {
+				n := min(16<<20, size-at)
+				if !bytes.Equal(read(t, to, at, n), read(t, c.want, at, n)) {
+					t.Errorf("%s: the disk of %d bytes differs in the %d bytes from %d", name, size, n, at)
+				}
+			}
+		}
 	}
 }
 
@@ -322,7 +366,7 @@ func TestCancellationEndsWork(t *testing.T) {
 	for name, err := range map[string]error{
 		"Flatten":                 qcow2.Flatten(ctx, []*os.File{layer(1<<20, map[int64][]byte{0: filled(1)}).write(t)}, newFile(t)),
 		"Flatten of a huge image": qcow2.Flatten(ctx, []*os.File{image{size: 8 << 40}.write(t)}, newFile(t)),
-		"FromRaw":                 qcow2.FromRaw(ctx, newFile(t), fileOf(t, 512, map[int64][]byte{0: {1}})),
+		"FromRaw":                 qcow2.FromRaw(ctx, newFile(t), fileOf(t, 512, map[int64][]byte{0: {1}}), qcow2.Omit),
 	} {
 		if !errors.Is(err, stop) {
 			t.Errorf("%s after a cancellation = %v, want its cause", name, err)
@@ -386,7 +430,7 @@ func TestQEMUAcceptsImages(t *testing.T) {
 	const size = span + 1<<20
 	raw := fileOf(t, size, map[int64][]byte{1000: {1}, 3 * cluster: filled(2), span + 512: {3}})
 	base, top, merged := newFile(t), newFile(t), newFile(t)
-	if err := errors.Join(qcow2.FromRaw(t.Context(), base, raw), qcow2.Create(top, size)); err != nil {
+	if err := errors.Join(qcow2.FromRaw(t.Context(), base, raw, qcow2.Omit), qcow2.Create(top, size)); err != nil {
 		t.Fatal(err)
 	}
 	qemu("qemu-img", "check", base.Name())

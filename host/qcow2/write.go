@@ -24,6 +24,7 @@ type writer struct {
 	l2    []byte
 	l2At  int64 // offset of the L2 table, 0 before the first one
 	index int64 // of the L2 table
+	zeros Zeros
 }
 
 // newWriter prepares an image of size bytes in the empty file f.
@@ -41,7 +42,7 @@ func newWriter(f *os.File, size int64) (*writer, error) {
 	return &writer{f: f, size: size, next: l1Offset + clusters(8*tables(size))*cluster, l2: make([]byte, cluster)}, nil
 }
 
-var zeros [cluster]byte
+var zeroCluster [cluster]byte
 
 // put writes the cluster with the virtual offset pos, unless it is all zeros. The offsets of
 // successive calls ascend.
@@ -49,20 +50,40 @@ func (w *writer) put(ctx context.Context, pos int64, data []byte) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("write qcow2 image %s: %w", w.f.Name(), context.Cause(ctx))
 	}
-	if bytes.Equal(data, zeros[:]) {
+	if bytes.Equal(data, zeroCluster[:]) {
 		return nil
 	}
-	index := pos / span
-	if w.l2At == 0 || index != w.index {
-		if err := w.flushTable(); err != nil {
-			return err
-		}
-		clear(w.l2)
-		w.index, w.l2At = index, w.allocate()
+	if err := w.enterTable(pos / span); err != nil {
+		return err
 	}
 	at := w.allocate()
 	binary.BigEndian.PutUint64(w.l2[pos%span/cluster*8:], uint64(at)|copied)
 	return w.write(data, at)
+}
+
+// enterTable makes the L2 table with the given index the current one.
+func (w *writer) enterTable(index int64) error {
+	if w.l2At != 0 && index == w.index {
+		return nil
+	}
+	from := index
+	if w.zeros == HideBelow { // tables without data hide as well
+		from = 0
+		if w.l2At != 0 {
+			from = w.index + 1
+		}
+	}
+	for at := from; at <= index; at++ {
+		if err := w.flushTable(); err != nil {
+			return err
+		}
+		clear(w.l2)
+		for n := int64(0); w.zeros == HideBelow && n < min(perTable, clusters(w.size-at*span)); n++ {
+			binary.BigEndian.PutUint64(w.l2[8*n:], zero)
+		}
+		w.index, w.l2At = at, w.allocate()
+	}
+	return nil
 }
 
 // allocate returns the offset of a new cluster.
@@ -106,6 +127,11 @@ func refcountClusters(used int64) (blocks, table int64) {
 // finish writes the refcounts and the header. The header is last, because a file without one is no
 // image.
 func (w *writer) finish() error {
+	if w.zeros == HideBelow {
+		if err := w.enterTable(tables(w.size) - 1); err != nil {
+			return err
+		}
+	}
 	if err := w.flushTable(); err != nil {
 		return err
 	}

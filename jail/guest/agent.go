@@ -132,7 +132,7 @@ func (a *agent) setup(ctx context.Context, s wire.Setup) (none, error) {
 	if a.box != nil {
 		return none{}, fault.Newf(fault.Conflict, "guest.setup", "", "the jail is set up")
 	}
-	if err := a.resume(s.Resume); err != nil {
+	if err := errors.Join(a.resume(s.Resume), nameDisks(s.Disks)); err != nil {
 		return none{}, err
 	}
 	if err := writeLayer(baseDir, s.Base); err != nil {

@@ -53,15 +53,22 @@ func run() error {
 	if err := boot(); err != nil {
 		return err
 	}
-	port, err := findPort(10 * time.Second)
-	if err != nil {
-		return err
-	}
 	recorder, err := newRecorder()
 	if err != nil {
 		return err
 	}
 	a := &agent{recorder: recorder}
+	vsock, err := hasVsock()
+	if err != nil {
+		return err
+	}
+	if vsock {
+		return a.listen()
+	}
+	port, err := findPort(10 * time.Second)
+	if err != nil {
+		return err
+	}
 	for {
 		// The end of a connection is the end of a daemon. The jail runs on.
 		if err := a.serve(port); err != nil {
@@ -236,8 +243,27 @@ func findPort(patience time.Duration) (string, error) {
 	}
 }
 
-// findDisk returns the device of the disk with a serial number.
+// disksDir has the names of disks that have no serial numbers.
+const disksDir = "/run/disks"
+
+// nameDisks gives names to the disks of the machine, in the order of the devices.
+func nameDisks(names []string) error {
+	if err := os.MkdirAll(disksDir, 0o700); err != nil {
+		return err
+	}
+	for n, name := range names {
+		if err := os.Symlink(fmt.Sprintf("/dev/vd%c", 'a'+n), filepath.Join(disksDir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findDisk returns the device of the disk with a serial number or name.
 func findDisk(serial string) (string, error) {
+	if device, err := os.Readlink(filepath.Join(disksDir, serial)); err == nil {
+		return device, nil
+	}
 	names, err := filepath.Glob("/sys/block/*/serial")
 	for _, name := range names {
 		if text, err := os.ReadFile(name); err == nil && strings.TrimSpace(string(text)) == serial {
@@ -255,6 +281,11 @@ func (a *agent) serve(device string) error {
 	}
 	defer f.Close()
 	port := wire.NewGuestPort(f)
+	return a.serveStream(port)
+}
+
+// serveStream serves the connections over a stream of bytes until it ends.
+func (a *agent) serveStream(port *wire.GuestPort) error {
 	for {
 		c, err := port.Await()
 		if err != nil {
@@ -313,6 +344,7 @@ func (portAddr) String() string  { return wire.Port }
 
 func powerOff() {
 	unix.Sync()
-	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // a machine without a power button
+	// The monitor ends with the restart. Switching off would need a power button, and without one the kernel
+	// halts for ever (kernel/reboot.c).
+	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }

@@ -147,7 +147,7 @@ func (s *sides) add(ctx context.Context, t jail.Tree, copied string) ([]string, 
 	}
 	i := s.backend.liveInstance(t.ID)
 	if i == nil {
-		return images(t.Plan)
+		return s.backend.images(t.Plan)
 	}
 	frozen, err := i.group.Frozen()
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *sides) add(ctx context.Context, t jail.Tree, copied string) ([]string, 
 	}
 	if frozen {
 		s.frozen = append(s.frozen, i)
-		return images(t.Plan)
+		return s.backend.images(t.Plan)
 	}
 	if err := i.copyVolume(ctx, copied); err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (s *sides) check() error {
 // copyVolume copies the writable layer of a running jail to a new file. The processors of the machine
 // are stopped meanwhile, so the file system is as after a power failure, with all files of before.
 func (i *instance) copyVolume(ctx context.Context, to string) (err error) {
-	c, err := beginCopy(i.plan, to)
+	c, err := i.backend.beginCopy(i.plan, to)
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Kind == fault.TooLarge {
 		return &fault.Error{Op: e.Op, On: e.On, Kind: fault.Conflict, Err: fmt.Errorf("the jail runs, and its disk is too large to be copied: %w", e.Err),
 			Remedy: "pause or stop the jail, or compare a snapshot of it"}
@@ -191,20 +191,33 @@ func (i *instance) copyVolume(ctx context.Context, to string) (err error) {
 	if err := i.guest.call(syncCtx, wire.SyncPath, none, &none); err != nil {
 		return err
 	}
-	return i.withMonitor(ctx, func(m *monitor) error {
-		status, err := m.status()
+	return i.withMonitor(ctx, func(m monitor) error {
+		i.pauses.Lock()
+		defer i.pauses.Unlock()
+		paused, err := m.paused()
+		if err == nil && !paused {
+			paused, err = i.group.Frozen()
+		}
 		if err != nil {
 			return err
 		}
-		if status != "running" {
+		if paused {
 			return fault.Newf(fault.Conflict, "microvm.Compare", string(i.plan.ID), "the jail was paused meanwhile")
 		}
-		err = m.run("stop", nil, nil)
-		if err == nil {
-			err = c.Copy(ctx)
-		}
-		return errors.Join(err, m.run("cont", nil, nil))
+		return i.whileStopped(ctx, m, func() error { return c.Copy(ctx) })
 	})
+}
+
+// whileStopped runs f while the processors of a machine that runs do not.
+func (i *instance) whileStopped(ctx context.Context, m monitor, f func() error) error {
+	err := m.stop()
+	if err == nil {
+		err = i.group.Freeze(ctx) // Firecracker does not stop the processors
+	}
+	if err == nil {
+		err = f()
+	}
+	return errors.Join(err, i.group.Thaw(context.WithoutCancel(ctx)), m.cont())
 }
 
 // changes asks the agent for changes, within a time limit.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 
 	"glasshouse/fault"
@@ -81,10 +82,10 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err := base.CheckAlone(tree, p, op); err != nil {
 		return nil, err
 	}
-	if err := base.RemoveSealedVolume(p, l.volume()); err != nil {
+	if err := base.RemoveSealedVolume(p, b.volume(p)); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{l.volume(), l.workspace()} {
+	for _, name := range []string{b.volume(p), l.workspace()} {
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 			u.Push("remove the disk", func() error { return os.RemoveAll(name) })
 		}
@@ -138,7 +139,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	defer output.Close()
 	who, err := procstat.Identify(cmd.Process.Pid)
 	if err != nil {
-		return nil, fmt.Errorf("QEMU exited at once%s", lastLines(base.OutputText(output)))
+		return nil, fmt.Errorf("the monitor exited at once%s", lastLines(base.OutputText(output)))
 	}
 	if err := base.WriteRecord(l.record(), record{who}); err != nil {
 		return nil, err
@@ -156,6 +157,11 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	}
 	if err == nil && (from == nil || from.boots) {
 		err = i.await(ctx, "booted", func(ctx context.Context) error {
+			if from == nil {
+				if err := b.vmm.start(ctx, i, m, nil); err != nil {
+					return err
+				}
+			}
 			if t.make {
 				if err := t.save(ctx, i); err != nil {
 					b.cfg.Log.Warn("the next virtual machine boots, too", "err", err)
@@ -195,7 +201,7 @@ func (b *Backend) open(p jail.Plan, who procstat.Identity, group *cgroup.Cgroup)
 	if now, err := procstat.Identify(who.PID); err != nil || now != who {
 		return nil, errors.Join(fmt.Errorf("the virtual machine, process %d, has ended", who.PID), pidfd.Close())
 	}
-	guest, err := openLink(l.port(), l.init())
+	guest, err := openLink(func(ctx context.Context) (net.Conn, error) { return b.vmm.dial(ctx, l) }, l.init())
 	if err != nil {
 		return nil, errors.Join(err, pidfd.Close())
 	}

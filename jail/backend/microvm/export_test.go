@@ -2,11 +2,14 @@ package microvm
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/jail"
 )
@@ -42,3 +45,36 @@ func PrivateMemory(t *testing.T, i jail.Instance) (bytes int64) {
 
 // SetReaderIdle sets the time after which an unused machine that serves files ends.
 func SetReaderIdle(b *Backend, d time.Duration) { b.readerIdle = d }
+
+// UnpackKernel is unpackKernel for tests.
+var UnpackKernel = unpackKernel
+
+// UseDouble lets the backend use a test double of Firecracker.
+func UseDouble(b *Backend) { b.double = true }
+
+// OpenFirecracker connects to the API of the Firecracker of the jail in a directory.
+func OpenFirecracker(ctx context.Context, dir string) error {
+	c, err := openFirecracker(ctx, layout{dir})
+	if err != nil {
+		return err
+	}
+	return c.close()
+}
+
+// DialFirecracker connects to the agent of the Firecracker of the jail in a directory.
+func DialFirecracker(ctx context.Context, dir string) error {
+	c, err := firecracker{}.dial(ctx, layout{dir})
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// OpenSaved opens a file that the Firecracker of the jail in a directory has saved.
+func OpenSaved(dir, name string) error {
+	f, err := openShared(layout{dir}, name, unix.O_RDONLY, unix.S_IFREG)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}

@@ -102,7 +102,7 @@ func forge(t *testing.T, to string, n int) (name string) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	if err := qcow2.FromRaw(t.Context(), out, in); err != nil {
+	if err := qcow2.FromRaw(t.Context(), out, in, qcow2.Omit); err != nil {
 		t.Fatal(err)
 	}
 	return f.name

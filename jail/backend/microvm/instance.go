@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,12 +21,14 @@ import (
 
 // An instance is a running machine. It implements jail.Instance.
 type instance struct {
-	*base.Init // its process is QEMU
+	*base.Init // its process is the monitor
 	backend    *Backend
 	plan       jail.Plan
 	group      *cgroup.Cgroup
 	guest      *link
 	gate       gate // for requests for events
+
+	pauses sync.Mutex // of the machine, so that one does not end within another
 }
 
 var _ jail.Instance = (*instance)(nil)
@@ -47,14 +50,16 @@ func (i *instance) HostInfo() jail.HostInfo {
 
 // Freeze implements jail.Instance. The guest first writes its files to the disk, so that they are
 // complete if the frozen machine is killed. Then the processors of the machine are stopped, and at
-// last QEMU itself, on which nothing depends that is not trusted.
+// last the monitor itself, on which nothing depends that is not trusted.
 func (i *instance) Freeze(ctx context.Context) error {
+	i.pauses.Lock()
+	defer i.pauses.Unlock()
 	if frozen, err := i.group.Frozen(); err != nil || frozen {
 		return err
 	}
 	i.ask(ctx, wire.FreezePath, struct{}{}, i.backend.patience(freezeTime)) // the guest first sends all events
 	i.gate.set(true)
-	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("stop", nil, nil) }); err != nil {
+	if err := i.withMonitor(ctx, monitor.stop); err != nil {
 		i.backend.cfg.Log.Warn("cannot stop the processors of a virtual machine", "jail", i.plan.ID, "err", err)
 	}
 	if err := i.group.Freeze(ctx); err != nil {
@@ -74,9 +79,8 @@ func (i *instance) completeFreeze(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statsTime)
 	defer cancel()
 	stopped := false
-	err := i.withMonitor(ctx, func(m *monitor) error {
-		status, err := m.status()
-		stopped = status == "paused"
+	err := i.withMonitor(ctx, func(m monitor) (err error) {
+		stopped, err = m.paused()
 		return err
 	})
 	if err != nil {
@@ -96,7 +100,7 @@ func (i *instance) Thaw(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, i.backend.patience(freezeTime))
 	defer cancel()
-	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("cont", nil, nil) }); err != nil {
+	if err := i.withMonitor(ctx, monitor.cont); err != nil {
 		return err
 	}
 	if err := i.connect(ctx); err != nil {
@@ -193,8 +197,8 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	s.MemoryBytes, s.MemoryPeak = cg.MemoryBytes, cg.MemoryPeak
 	s.NotMeasured = []string{"pids", "oom_kills", "cache_bytes"}
 	var st unix.Stat_t
-	if err := unix.Stat(layout{i.plan.Dir}.volume(), &st); err != nil {
-		return s, &os.PathError{Op: "stat", Path: layout{i.plan.Dir}.volume(), Err: err}
+	if err := unix.Stat(i.backend.volume(i.plan), &st); err != nil {
+		return s, &os.PathError{Op: "stat", Path: i.backend.volume(i.plan), Err: err}
 	}
 	s.DiskBytes = st.Blocks * 512
 	return s, nil

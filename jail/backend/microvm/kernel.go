@@ -121,7 +121,7 @@ func (b *Backend) initialFiles(k kernel, agent, init string) ([]initialFile, err
 	if err != nil {
 		return nil, err
 	}
-	for n, name := range modules {
+	for n, name := range b.guestModules() {
 		if from := found[name]; from != "" {
 			list = append(list, initialFile{name: fmt.Sprintf("%s/%02d-%s", wire.ModulesDir, n, filepath.Base(from)), from: from})
 		}
@@ -136,20 +136,23 @@ func (b *Backend) initialFiles(k kernel, agent, init string) ([]initialFile, err
 	return list, nil
 }
 
+// guestModules returns the names of the modules that a guest needs.
+func (b *Backend) guestModules() []string { return slices.Concat(modules, b.vmm.modules()) }
+
 // findModules returns the files of the modules that a guest needs, by name. A kernel has thousands of
 // modules, so the directory is read once.
 func (b *Backend) findModules(dir string) (map[string]string, error) {
 	if known, ok := b.modules.Load(dir); ok {
 		return known.(map[string]string), nil
 	}
-	found := map[string]string{}
+	found, wanted := map[string]string{}, b.guestModules()
 	err := filepath.WalkDir(filepath.Join(dir, "kernel"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
 		name, _, module := strings.Cut(filepath.Base(path), ".ko")
 		name = strings.ReplaceAll(name, "-", "_")
-		if module && slices.Contains(modules, name) {
+		if module && slices.Contains(wanted, name) {
 			found[name] = path
 		}
 		return nil

@@ -10,8 +10,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/internal/text"
@@ -21,7 +24,7 @@ import (
 // A link is the connection to the agent of a machine. Through its socket, clients reach the jail's
 // init as on a host. The agent is not trusted: sizes and times are limited.
 type link struct {
-	port     string // socket of QEMU
+	dial     func(ctx context.Context) (net.Conn, error) // to the port of the agent
 	listener *net.UnixListener
 	ctx      context.Context // ends when the link is closed
 	cancel   context.CancelFunc
@@ -35,11 +38,11 @@ type link struct {
 }
 
 // openLink listens on the socket at path. It connects to the agent when it is needed.
-func openLink(port, path string) (*link, error) {
+func openLink(dial func(ctx context.Context) (net.Conn, error), path string) (*link, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	l := &link{port: port}
+	l := &link{dial: dial}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	var err error
 	l.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -114,14 +117,9 @@ func (l *link) connect(ctx context.Context) (*http.ClientConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	var d net.Dialer
-	raw, err := d.DialContext(ctx, "unix", l.port)
+	greeted, err := l.greet(ctx)
 	if err != nil {
 		return nil, err
-	}
-	greeted, err := wire.Greet(ctx, raw)
-	if err != nil {
-		return nil, errors.Join(err, raw.Close())
 	}
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -136,6 +134,33 @@ func (l *link) connect(ctx context.Context) (*http.ClientConn, error) {
 	}
 	l.conn = conn
 	return conn, nil
+}
+
+// errNotListening means that the agent does not accept connections yet.
+var errNotListening = errors.New("the guest does not listen")
+
+// greet connects to the agent. It waits for an agent that does not listen, or is restored with its
+// machine and closes the connections of before.
+func (l *link) greet(ctx context.Context) (net.Conn, error) {
+	for {
+		raw, err := l.dial(ctx)
+		if err == nil {
+			var greeted net.Conn
+			greeted, err = wire.Greet(ctx, raw)
+			if err == nil {
+				return greeted, nil
+			}
+			err = errors.Join(err, raw.Close())
+		}
+		if !slices.ContainsFunc([]error{errNotListening, io.EOF, unix.ECONNRESET, unix.EPIPE}, func(e error) bool { return errors.Is(err, e) }) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // wait waits until the agent answers.

@@ -30,7 +30,10 @@ func openTestLink(t *testing.T, agent http.HandlerFunc) *link {
 	server := &http.Server{Handler: agent, Protocols: protocols}
 	t.Cleanup(func() { server.Close() })
 	go server.Serve(&greetingListener{port})
-	l, err := openLink(filepath.Join(dir, "port"), filepath.Join(dir, "init"))
+	l, err := openLink(func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", filepath.Join(dir, "port"))
+	}, filepath.Join(dir, "init"))
 	if err != nil {
 		t.Fatal(err)
 	}

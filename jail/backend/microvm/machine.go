@@ -2,14 +2,9 @@ package microvm
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -25,21 +20,23 @@ import (
 // Memory of a machine besides that of its jail.
 const (
 	guestMemory   = 192 << 20 // the guest's kernel, agent and initial file system
-	machineMemory = 256 << 20 // QEMU, with the translated code of an emulated processor
-	machineTasks  = 64        // threads of QEMU
+	machineMemory = 256 << 20 // the monitor; QEMU has the translated code of an emulated processor
+	machineTasks  = 64        // threads of the monitor
 )
 
-// consoleSize is the size of the output of a machine that is kept: of its kernel and of QEMU.
+// consoleSize is the size of the output of a machine that is kept: of its kernel and of its monitor.
 const consoleSize = 64 << 10
 
-// A machine is a process of QEMU that is about to start.
+// A machine is a process of a monitor that is about to start.
 type machine struct {
 	args  []string
 	files []*os.File // inherited, from descriptor 3 on
 	state *os.File   // from which QEMU reads the state of the devices; nil if it boots
+	calls []call     // that configure Firecracker and start the machine
+	disks []string   // their names, in the order of the devices
 }
 
-// give passes an open file to QEMU and returns its descriptor there.
+// give passes an open file to the monitor and returns its descriptor there.
 func (m *machine) give(f *os.File) int {
 	m.files = append(m.files, f)
 	return 2 + len(m.files)
@@ -47,7 +44,7 @@ func (m *machine) give(f *os.File) int {
 
 func (m *machine) add(args ...string) { m.args = append(m.args, args...) }
 
-// close closes the files, which QEMU has inherited.
+// close closes the files, which the monitor has inherited.
 func (m *machine) close() {
 	m.state.Close()
 	for _, f := range m.files {
@@ -58,59 +55,6 @@ func (m *machine) close() {
 // path returns the path of an open file for an option that takes no descriptor. It needs no access
 // to the directories of the file.
 func (m *machine) path(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", m.give(f)) }
-
-// addDisk adds a read-only disk.
-func (m *machine) addDisk(serial string, f *os.File) {
-	m.addNode(map[string]any{"driver": "raw", "node-name": serial, "read-only": true}, f)
-	m.addDevice(serial)
-}
-
-// addNode adds an image of a disk.
-func (m *machine) addNode(node map[string]any, f *os.File) {
-	n := m.give(f)
-	node["discard"] = "unmap"
-	node["file"] = map[string]any{"driver": "file", "filename": fmt.Sprintf("/dev/fdset/%d", n), "locking": "off", "discard": "unmap"}
-	text, err := json.Marshal(node)
-	if err != nil {
-		panic(err) // strings and booleans
-	}
-	m.add("-add-fd", fmt.Sprintf("fd=%d,set=%d", n, n), "-blockdev", string(text))
-}
-
-// addDevice adds a disk with the image in node, whose name is its serial number.
-func (m *machine) addDevice(node string) {
-	m.add("-device", fmt.Sprintf("virtio-blk-device,drive=%s,serial=%s", node, node))
-}
-
-// addRAM adds the memory of a machine.
-func (m *machine) addRAM(f *os.File, size int64, shared bool) {
-	share := "off"
-	if shared {
-		share = "on"
-	}
-	m.add("-m", strconv.FormatInt(size>>20, 10)+"M",
-		"-object", fmt.Sprintf("memory-backend-file,id=ram,size=%d,share=%s,mem-path=%s", size, share, m.path(f)))
-}
-
-// addSocket adds a character device with a socket on which QEMU listens for the daemon.
-func (m *machine) addSocket(name, socket string) error {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	l.SetUnlinkOnClose(false)
-	f, err := l.File()
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		f.Close()
-		return err
-	}
-	m.add("-chardev", fmt.Sprintf("socket,id=%s,fd=%d,server=on,wait=off", name, m.give(f)))
-	return nil
-}
 
 // ramSize returns the size of the memory of a machine.
 func ramSize(p jail.Plan) int64 { return p.Limits.MemoryMB<<20 + guestMemory }
@@ -128,35 +72,14 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source, r *
 			m.close()
 		}
 	}()
-	m.add("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-name", string(p.ID),
-		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-machine", "microvm,acpi=on,rtc=on,memory-backend=ram,suppress-vmdesc=on", "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
-		"-mon", "chardev=monitor,mode=control", "-global", "migration.send-configuration=off")
-	if b.emulates() {
-		m.add("-accel", "tcg,tb-size=64", "-cpu", "max")
-	} else {
-		m.add("-accel", "kvm", "-cpu", "host")
-	}
-	if from != nil {
-		err = m.addSource(p, from)
-	} else {
-		err = m.addBoot(b, p)
-	}
-	if err == nil {
-		err = b.base()
-	}
-	if err == nil {
-		s.Base, err = inline(b.cfg.Base)
-	}
-	if err != nil {
+	if err := b.base(); err != nil {
 		return nil, s, err
 	}
-	l := layout{p.Dir}
-	if err := errors.Join(m.addSocket("port", l.port()), m.addSocket("monitor", l.monitor())); err != nil {
-		return nil, s, fmt.Errorf("make the sockets: %w", err)
+	s.Base, err = inline(b.cfg.Base)
+	if err == nil {
+		err = b.vmm.begin(m, p)
 	}
-	m.add("-device", "virtio-serial-device", "-device", "virtserialport,chardev=port,name="+wire.Port)
-	if err := m.addNetwork(b, p); err != nil {
+	if err != nil {
 		return nil, s, err
 	}
 	for n, dir := range p.Lower {
@@ -165,35 +88,38 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source, r *
 			return nil, s, err
 		}
 		serial := fmt.Sprintf("layer%d", n)
-		m.addDisk(serial, f)
+		if err := b.vmm.addDisk(m, p, serial, f); err != nil {
+			return nil, s, err
+		}
 		s.Layers = append(s.Layers, serial)
 	}
-	s.Workspace, err = m.addWorkspace(p)
+	s.Workspace, err = b.addWorkspace(m, p)
 	if err == nil {
-		err = m.addVolume(s.Volume, p)
+		err = b.vmm.addVolume(m, p, s.Volume, p)
 	}
 	if err == nil {
-		err = m.addMounts(p)
+		err = b.addMounts(m, p)
+	}
+	if err == nil && r.compares() {
+		s.Other = "other"
+		err = b.vmm.addVolume(m, p, s.Other, *r.other)
 	}
 	if err != nil {
 		return nil, s, err
 	}
-	if r.compares() {
-		s.Other = "other"
-		return m, s, m.addVolume(s.Other, *r.other)
+	if from != nil {
+		err = b.vmm.addSource(m, p, from)
+	} else {
+		err = b.vmm.addBoot(m, p)
 	}
-	return m, s, nil
+	s.Disks = m.disks
+	return m, s, err
 }
 
-// addBoot adds what a machine needs to boot.
-func (m *machine) addBoot(b *Backend, p jail.Plan) error {
-	image, initrd, err := b.boot(p.Init)
-	if err != nil {
-		return err
-	}
-	m.add("-kernel", m.path(image), "-initrd", m.path(initrd))
+// kernelOptions are the options of the kernel, for all monitors.
+func (b *Backend) kernelOptions() []string {
 	// After a panic the kernel would start a BIOS, which this machine has only while it boots, and run through
-	// empty memory (machine_real_restart in arch/x86/kernel/reboot.c). A triple fault ends QEMU.
+	// empty memory (machine_real_restart in arch/x86/kernel/reboot.c). A triple fault ends the monitor.
 	options := []string{"console=ttyS0", "quiet", "panic=-1", "reboot=t"}
 	if b.emulates() {
 		// The kernel cannot measure the time stamp counter, because the machine has no other clock.
@@ -202,36 +128,14 @@ func (m *machine) addBoot(b *Backend, p jail.Plan) error {
 		// kernel does without this instruction. Programs still find it.
 		options = append(options, "tsc=reliable", fmt.Sprintf("tsc_early_khz=%d", tscKHz()), "clearcpuid=cx16")
 	}
-	m.add("-append", strings.Join(options, " "))
-	ram, err := newRAM(ramSize(p))
-	if err != nil {
-		return fmt.Errorf("make the memory: %w", err)
-	}
-	m.addRAM(ram, ramSize(p), true)
-	return nil
-}
-
-// addSource adds the memory and the state from which a machine is restored. Its processors do not
-// run before the daemon lets them.
-func (m *machine) addSource(p jail.Plan, from *source) error {
-	ram, err := unix.FcntlInt(from.ram.Fd(), unix.F_DUPFD_CLOEXEC, 3) // from.ram is used by other restores
-	if err != nil {
-		return os.NewSyscallError("fcntl", err)
-	}
-	m.addRAM(os.NewFile(uintptr(ram), ramName), ramSize(p), false)
-	in, out, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	m.state = out
-	m.add("-S", "-incoming", fmt.Sprintf("fd:%d", m.give(in)))
-	return nil
+	return options
 }
 
 // start starts the machine in a cgroup, as the first user of the jail's ids. It returns the process
 // and its output. A machine that is bound ends with the daemon.
 func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound bool) (*exec.Cmd, *os.File, error) {
-	program, err := exec.LookPath(b.cfg.QEMU)
+	program, devices := b.vmm.program()
+	program, err := exec.LookPath(program)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -251,7 +155,7 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound boo
 	if bound {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	v, err := b.views.get(program)
+	v, err := b.views.get(program, devices)
 	if err != nil {
 		output.Close()
 		return nil, nil, err
@@ -271,7 +175,7 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound boo
 	}()
 	if err := <-started; err != nil {
 		output.Close()
-		return nil, nil, fmt.Errorf("start QEMU: %w", err)
+		return nil, nil, fmt.Errorf("start the monitor of the virtual machine: %w", err)
 	}
 	return cmd, output, nil
 }

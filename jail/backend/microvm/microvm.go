@@ -19,7 +19,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -39,6 +38,7 @@ import (
 // required.
 type Config struct {
 	QEMU         string       // path of QEMU; default: qemu-system-x86_64, looked up in PATH
+	Firecracker  string       // path of Firecracker, which runs the machines instead of QEMU if it is set
 	Kernels      []string     // directories with boot/vmlinuz-* and lib/modules/*; the first that has a suitable kernel is used
 	Emulate      bool         // without KVM, emulate the processor, which is many times slower
 	CgroupPrefix string       // one path element, unique to this daemon
@@ -55,9 +55,12 @@ type Config struct {
 // A Backend runs jails in virtual machines. It implements jail.Backend.
 type Backend struct {
 	cfg  Config
+	vmm  vmm
 	tree func() (*cgroup.Tree, error)
 	base func() error
 	kvm  func() error
+
+	double bool // the program is a test double of Firecracker, which works without KVM
 
 	hurry   cgroup.FastMoves
 	modules sync.Map // results of findModules by directory
@@ -88,7 +91,7 @@ func New(cfg Config) *Backend {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Backend{
+	b := &Backend{
 		cfg:      cfg,
 		networks: base.Networks{Dir: cmp.Or(cfg.NetnsDir, "/run/netns"), Pool: cfg.Transit, Tap: true},
 		tree:     sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
@@ -97,6 +100,11 @@ func New(cfg Config) *Backend {
 
 		readerIdle: time.Minute,
 	}
+	b.vmm = qemu{b}
+	if cfg.Firecracker != "" {
+		b.vmm = firecracker{b, &programVersion{}}
+	}
+	return b
 }
 
 // Probe implements jail.Backend.
@@ -111,8 +119,8 @@ func (b *Backend) Usable() error {
 	if os.Geteuid() != 0 {
 		return fault.Cannot(op, "virtual machines need a daemon that runs as root", "run the daemon as root")
 	}
-	if _, err := exec.LookPath(b.cfg.QEMU); err != nil {
-		return fault.Cannot(op, "QEMU is not installed", "install the package qemu-system-x86")
+	if err := b.vmm.usable(); err != nil {
+		return err
 	}
 	if _, err := b.kernel(); err != nil {
 		return err
@@ -184,8 +192,6 @@ func (b *Backend) Mount(context.Context, jail.Plan) (string, func() error, error
 
 // A layout contains the paths of a jail's resources in its directory.
 type layout struct{ dir string }
-
-func (l layout) volume() string { return filepath.Join(l.dir, "disk.img") }
 
 // workspace is the disk with the workspace at the last start of the jail.
 func (l layout) workspace() string { return filepath.Join(l.dir, "workspace.img") }

@@ -18,6 +18,9 @@ import (
 type host struct {
 	dir, prefix string
 	guest       string
+
+	firecracker string // path of Firecracker or its double; "" is QEMU
+	double      bool
 }
 
 // testHost is the environment variable that passes a directory to a daemon in another process.
@@ -70,14 +73,23 @@ func kernels() []string {
 }
 
 func (h *host) daemon() *microvm.Backend {
-	return microvm.New(microvm.Config{
-		Kernels: kernels(), Guest: func() (string, error) { return h.guest, nil }, Emulate: true, CgroupPrefix: h.prefix,
+	b := microvm.New(microvm.Config{
+		Firecracker: h.firecracker, Kernels: kernels(), Guest: func() (string, error) { return h.guest, nil }, Emulate: true, CgroupPrefix: h.prefix,
 		Cache: filepath.Join(h.dir, "cache"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
 	})
+	if h.double {
+		microvm.UseDouble(b)
+	}
+	return b
 }
 
 // TestContract checks the contract with an emulated processor, also on hosts with KVM.
 func TestContract(t *testing.T) {
+	h := newHost(t)
+	backendtest.Run(t, func(*testing.T) jail.Backend { return h.daemon() }, contractOptions())
+}
+
+func contractOptions() backendtest.Options {
 	o := backendtest.Options{Differs: map[string]string{
 		"Checkpoint/Keeps/wiped": "the kernel of the machine does not see the restore, so it does not wipe memory for copies",
 		"Secrets":                "secrets cannot be shown as files in virtual machines yet",
@@ -100,6 +112,5 @@ func TestContract(t *testing.T) {
 			"FailedCreateLeavesNothing", "StoppedJailStartsAgain", "Limits", "StatsArePlausible", "TwoJailsStayApart", "Attacks", "Checkpoint",
 			"Workspace", "Mounts", "Changes", "MountShowsAStoppedJail", "OpenFindsTheJailAgain")
 	}
-	h := newHost(t)
-	backendtest.Run(t, func(*testing.T) jail.Backend { return h.daemon() }, o)
+	return o
 }

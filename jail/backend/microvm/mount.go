@@ -90,13 +90,15 @@ func removeMounts(p jail.Plan) error {
 }
 
 // addMounts adds the disks with the mounts of a jail.
-func (m *machine) addMounts(p jail.Plan) error {
+func (b *Backend) addMounts(m *machine, p jail.Plan) error {
 	for n := range p.Mounts {
 		f, err := os.Open(layout{p.Dir}.mount(n))
 		if err != nil {
 			return err
 		}
-		m.addDisk(fmt.Sprintf("mount%d", n), f)
+		if err := b.vmm.addDisk(m, p, fmt.Sprintf("mount%d", n), f); err != nil {
+			return err
+		}
 	}
 	return nil
 }

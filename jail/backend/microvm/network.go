@@ -2,7 +2,6 @@ package microvm
 
 import (
 	"context"
-	"fmt"
 
 	"glasshouse/host/netns"
 	"glasshouse/jail"
@@ -13,17 +12,8 @@ import (
 // template and a snapshot can be restored only in a machine with the same devices.
 const deviceList = 2
 
-// addNetwork adds the network device of a machine, which is behind a tap in the network namespace of
-// the jail. QEMU itself has no network. All machines have this device, so one template serves all
-// network modes. That of an isolated jail is never connected.
-func (m *machine) addNetwork(b *Backend, p jail.Plan) error {
-	tap, err := netns.OpenTap(b.networks.Path(p))
-	if err != nil {
-		return err
-	}
-	m.add("-netdev", fmt.Sprintf("tap,id=net,fd=%d", m.give(tap)), "-device", "virtio-net-device,netdev=net,mac="+netns.GuestMAC)
-	return nil
-}
+// All machines have a network device, so one template serves all network modes. That of an isolated
+// jail is never connected.
 
 // network returns what the guest must know about the network of its jail.
 func (b *Backend) network(p jail.Plan) wire.Network {

@@ -105,8 +105,8 @@ func readerPlan(p jail.Plan, images []string) jail.Plan {
 }
 
 // images returns the disk of a jail that does not run, and those below it.
-func images(p jail.Plan) ([]string, error) {
-	volume := layout{p.Dir}.volume()
+func (b *Backend) images(p jail.Plan) ([]string, error) {
+	volume := b.volume(p)
 	if err := base.RemoveSealedVolume(p, volume); err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (b *Backend) useReader(ctx context.Context, p jail.Plan, writes bool) (_ *i
 
 // startReader starts a reader, which the caller has locked.
 func (b *Backend) startReader(ctx context.Context, p jail.Plan, r *reader, writes bool) (err error) {
-	chain, err := images(p)
+	chain, err := b.images(p)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (b *Backend) startReader(ctx context.Context, p jail.Plan, r *reader, write
 		return err
 	}
 	if writes {
-		if err := os.Link(layout{p.Dir}.volume(), layout{q.Dir}.volume()); err != nil {
+		if err := os.Link(b.volume(p), b.volume(q)); err != nil {
 			return err
 		}
 	}

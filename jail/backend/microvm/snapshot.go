@@ -8,12 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jail/backend/base"
 )
 
 var _ jail.Checkpointer = (*Backend)(nil)
@@ -21,7 +21,7 @@ var _ jail.Checkpointer = (*Backend)(nil)
 // The images of a machine.
 const (
 	memoryFile  = "memory"    // the whole memory, with holes for zeros
-	devicesFile = "devices"   // the state of the processors and devices, as QEMU writes it
+	devicesFile = "devices"   // the state of the processors and devices, as the monitor writes it
 	notesFile   = "jail.json" // notes
 
 	workspaceFile = "workspace" // the disk with the workspace, if the jail has one
@@ -38,7 +38,7 @@ type notes struct {
 	RAM      int64  `json:"ram"`              // bytes of the machine
 	Layers   int    `json:"layers"`           // disks with read-only layers
 	Mounts   int    `json:"mounts,omitempty"` // disks with mounts
-	QEMU     string `json:"qemu"`             // version; the format of the state depends on it
+	Monitor  string `json:"monitor"`          // name and version; the format of the state depends on them
 	Emulated bool   `json:"emulated"`
 	Devices  int    `json:"devices"` // deviceList
 }
@@ -75,16 +75,10 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	}
 	resume := inst.guest.suspend()
 	defer resume()
-	err = inst.whileFrozen(ctx, func(m *monitor) error {
-		n.QEMU = m.version
-		if err := m.saveDevices(ctx, filepath.Join(dir, devicesFile)); err != nil {
-			return fmt.Errorf("save the state of the devices: %w", err)
-		}
-		return nil
+	err = inst.whileFrozen(ctx, func(m monitor) error {
+		n.Monitor = m.version()
+		return m.save(ctx, inst.PID(), n.RAM, filepath.Join(dir, devicesFile), filepath.Join(dir, memoryFile))
 	})
-	if err == nil {
-		err = saveMemory(inst.PID(), n.RAM, filepath.Join(dir, memoryFile))
-	}
 	if err == nil && p.Workspace != nil {
 		err = linkDisk(layout{p.Dir}.workspace(), filepath.Join(dir, workspaceFile))
 	}
@@ -100,18 +94,6 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	return context.Cause(ctx)
 }
 
-func saveMemory(pid int, size int64, to string) error {
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	err = saveRAM(pid, size, f)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("save the memory: %w", err)
-	}
-	return nil
-}
-
 func writeNotes(dir string, n notes) error {
 	text, err := json.Marshal(n)
 	if err != nil {
@@ -120,36 +102,11 @@ func writeNotes(dir string, n notes) error {
 	return os.WriteFile(filepath.Join(dir, notesFile), text, 0o600)
 }
 
-// monitorTime limits what QEMU does while the processors of its machine are stopped.
+// monitorTime limits what the monitor does while the processors of its machine are stopped.
 const monitorTime = 30 * time.Second
 
-// saveDevices stops the processors of the machine and writes the state of its devices to a file.
-// The daemon must have disconnected from the guest: what it sends could otherwise reach the memory
-// but not the state of the devices.
-func (m *monitor) saveDevices(ctx context.Context, to string) error {
-	fd, err := base.Memfd("devices", nil) // not the file itself, which QEMU could write to later
-	if err != nil {
-		return err
-	}
-	state := os.NewFile(uintptr(fd), "devices")
-	defer state.Close()
-	// QEMU uses only a descriptor with exactly the access that it needs.
-	out, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	err = errors.Join(m.run("stop", nil, nil), m.awaitDisconnected(ctx, "port"))
-	if err != nil {
-		return err
-	}
-	path, err := m.passFile(out)
-	if err != nil {
-		return err
-	}
-	if err := m.run("xen-save-devices-state", map[string]any{"filename": path, "live": false}, nil); err != nil {
-		return err
-	}
+// saveState copies the state of the devices, which a monitor has written, to a new file.
+func saveState(to string, state *os.File) error {
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -161,8 +118,8 @@ func (m *monitor) saveDevices(ctx context.Context, to string) error {
 	return errors.Join(err, f.Close())
 }
 
-// whileFrozen lets QEMU run while the processors of its machine stand still.
-func (i *instance) whileFrozen(ctx context.Context, f func(m *monitor) error) (err error) {
+// whileFrozen lets the monitor run while the processors of its machine stand still.
+func (i *instance) whileFrozen(ctx context.Context, f func(m monitor) error) (err error) {
 	if err := i.group.Thaw(ctx); err != nil {
 		return err
 	}
@@ -170,38 +127,14 @@ func (i *instance) whileFrozen(ctx context.Context, f func(m *monitor) error) (e
 	return i.withMonitor(ctx, f)
 }
 
-func (i *instance) withMonitor(ctx context.Context, f func(m *monitor) error) error {
+func (i *instance) withMonitor(ctx context.Context, f func(m monitor) error) error {
 	ctx, cancel := context.WithTimeout(ctx, monitorTime)
 	defer cancel()
-	m, err := openMonitor(ctx, layout{i.plan.Dir}.monitor())
+	m, err := i.backend.vmm.control(ctx, layout{i.plan.Dir})
 	if err != nil {
 		return err
 	}
 	return errors.Join(f(m), m.close())
-}
-
-// awaitDisconnected waits until QEMU has noticed that the daemon has closed its connection to the
-// port, and so has read all that the daemon has sent.
-func (m *monitor) awaitDisconnected(ctx context.Context, port string) error {
-	for {
-		var devices []struct {
-			Label    string `json:"label"`
-			Filename string `json:"filename"`
-		}
-		if err := m.run("query-chardev", nil, &devices); err != nil {
-			return err
-		}
-		for _, d := range devices {
-			if d.Label == port && strings.HasPrefix(d.Filename, "disconnected:") {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 // Restore implements jail.Checkpointer.
@@ -226,7 +159,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, err
 	}
-	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU, images: dir}, nil)
+	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, monitor: n.Monitor, images: dir}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("restore jail %s: %w", p.ID, err)
 	}
@@ -282,56 +215,37 @@ func (b *Backend) fits(p jail.Plan, n notes, op string) error {
 type source struct {
 	ram     *os.File
 	devices []byte
-	qemu    string // version; "" is not checked
+	monitor string // name and version; "" is not checked
 	images  string // directory with the disks of mounts and of the workspace
 	boots   bool   // it is a template
 }
 
-// load waits until QEMU has loaded the state of the devices. The machine is frozen afterwards, unless
-// it was restored from a template.
+// memory returns the file with the memory, which other restores use as well.
+func (s *source) memory() (*os.File, error) {
+	fd, err := unix.FcntlInt(s.ram.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), ramName), nil
+}
+
+// checkMonitor returns an error if the state is not that of this version of the monitor.
+func (s *source) checkMonitor(version string) error {
+	if s.monitor != "" && s.monitor != version {
+		return fault.Cannot("microvm.Restore", fmt.Sprintf("the snapshot was taken with %s, and this is %s", s.monitor, version),
+			"install that version, or export the files of the snapshot with --files-only and import them")
+	}
+	return nil
+}
+
+// load starts a restored machine. It is frozen afterwards, unless it was restored from a template.
 func (i *instance) load(ctx context.Context, m *machine, from *source) error {
-	written := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { m.state.SetWriteDeadline(time.Unix(1, 0)) })
-	defer stop()
-	go func() {
-		_, err := m.state.Write(from.devices)
-		written <- errors.Join(err, m.state.Close())
-	}()
-	err := i.withMonitor(ctx, func(m *monitor) error {
-		if from.qemu != "" && m.version != from.qemu {
-			return fault.Cannot("microvm.Restore", fmt.Sprintf("the snapshot was taken with QEMU %s, and this is %s", from.qemu, m.version),
-				"install that version, or export the files of the snapshot with --files-only and import them")
-		}
-		if err := m.awaitLoaded(ctx); err != nil || !from.boots {
-			return err
-		}
-		return m.run("cont", nil, nil)
-	})
-	if err := errors.Join(<-written, err); err != nil || from.boots {
+	if err := i.backend.vmm.start(ctx, i, m, from); err != nil {
 		return err
+	}
+	if from.boots {
+		return i.withMonitor(ctx, monitor.cont)
 	}
 	i.gate.set(true)
 	return i.group.Freeze(ctx)
-}
-
-// awaitLoaded waits until the state of a restored machine is loaded. QEMU exits if it is damaged.
-func (m *monitor) awaitLoaded(ctx context.Context) error {
-	for {
-		status, err := m.status()
-		if err != nil {
-			return err
-		}
-		switch status {
-		case "inmigrate":
-		case "paused", "prelaunch":
-			return nil
-		default:
-			return unresponsive("query-status", fmt.Errorf("a restored machine is %.40q", status))
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(time.Millisecond):
-		}
-	}
 }

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/host/qcow2"
 	"glasshouse/jail"
 )
 
@@ -96,7 +95,8 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan, r *reading) (t 
 	}
 	defer image.Close()
 	defer initrd.Close()
-	program, err := exec.LookPath(b.cfg.QEMU)
+	program, _ := b.vmm.program()
+	program, err = exec.LookPath(program)
 	if err != nil {
 		return t, err
 	}
@@ -125,7 +125,7 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan, r *reading) (t 
 		fmt.Fprintln(sum, "workspace", st.Size())
 	}
 	for _, v := range r.volumes(p) {
-		size, err := volumeSize(v)
+		size, err := b.volumeSize(v)
 		if err != nil {
 			return t, fmt.Errorf("check the disk: %w", err)
 		}
@@ -142,13 +142,13 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan, r *reading) (t 
 	return template{memory: name + "-memory", devices: name + "-devices"}, nil
 }
 
-func volumeSize(p jail.Plan) (int64, error) {
-	f, err := os.Open(layout{p.Dir}.volume())
+func (b *Backend) volumeSize(p jail.Plan) (int64, error) {
+	f, err := os.Open(b.volume(p))
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	return qcow2.Size(f)
+	return b.vmm.volumeSize(f)
 }
 
 // openTemplate returns the source for a machine. The error fs.ErrNotExist means that the template
@@ -199,18 +199,15 @@ func (t template) save(ctx context.Context, i *instance) (err error) {
 		}
 	}()
 	defer i.guest.suspend()()
-	return i.withMonitor(ctx, func(m *monitor) error {
-		err := m.saveDevices(ctx, t.devices+partial)
-		if err == nil {
-			err = saveMemory(i.PID(), ramSize(i.plan), t.memory+partial)
-		}
+	return i.withMonitor(ctx, func(m monitor) error {
+		err := m.save(ctx, i.PID(), ramSize(i.plan), t.devices+partial, t.memory+partial)
 		if err == nil { // a power failure must not leave a template with other content
 			err = errors.Join(syncFile(t.memory+partial), syncFile(t.devices+partial))
 		}
 		if err == nil {
 			err = errors.Join(os.Rename(t.memory+partial, t.memory), os.Rename(t.devices+partial, t.devices))
 		}
-		return errors.Join(err, m.run("cont", nil, nil))
+		return errors.Join(err, m.cont())
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,13 +34,13 @@ type views struct {
 	last *view
 }
 
-func (vs *views) get(program string) (*view, error) {
+func (vs *views) get(program string, devices []string) (*view, error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if vs.program == program {
 		return vs.last, nil
 	}
-	v, err := newView(program)
+	v, err := newView(program, devices)
 	if err == nil {
 		vs.program, vs.last = program, v // machines that are starting may use the old one, which is closed with its last reference
 	}
@@ -54,8 +55,8 @@ var viewDirs = []string{"/usr", "/bin", "/lib", "/lib64", "/sbin", "/nix/store",
 var viewFiles = []string{"/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/kvm"}
 
 // newView creates a view for a program. The namespace exists while it is open or has processes.
-func newView(program string) (v *view, err error) {
-	paths, err := viewPaths(program)
+func newView(program string, devices []string) (v *view, err error) {
+	paths, err := viewPaths(program, devices)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +86,8 @@ func newView(program string) (v *view, err error) {
 
 // viewPaths returns the paths of a view for a program: the directories of the system, and the parent
 // of the program's directory if it is not in one of them.
-func viewPaths(program string) ([]string, error) {
-	paths := append(append([]string{}, viewDirs...), viewFiles...)
+func viewPaths(program string, devices []string) ([]string, error) {
+	paths := slices.Concat(viewDirs, viewFiles, devices)
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {
 		return nil, err

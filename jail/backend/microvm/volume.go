@@ -19,43 +19,29 @@ import (
 	"glasshouse/jail/backend/base"
 )
 
-// The writable layer of a jail is a disk image in the format qcow2. With sealed layers it is an
+// The writable layer of a jail is a disk. That of QEMU is an image in the format qcow2. With sealed layers it is an
 // overlay of the topmost of them, which is an overlay of the next. The lowest one has a whole file
 // system. So a machine that is restored finds its disk as it was, block by block. The images do not
 // name each other: QEMU gets all of them as open files.
 
+// volume returns the path of the writable layer of a jail.
+func (b *Backend) volume(p jail.Plan) string { return b.vmm.volume(layout{p.Dir}) }
+
 // makeVolume makes the writable layer of a jail if it is missing.
 func (b *Backend) makeVolume(ctx context.Context, p jail.Plan) error {
-	l := layout{p.Dir}
-	if _, err := os.Lstat(l.volume()); !errors.Is(err, fs.ErrNotExist) {
+	name := b.volume(p)
+	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	part, err := os.OpenFile(l.volume()+".part", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	part, err := os.OpenFile(name+partial, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	if len(p.Sealed) > 0 {
-		err = createOverlay(part, p.Sealed[0])
-	} else {
-		err = b.copyEmptyVolume(ctx, part, p.Limits.DiskMB)
-	}
+	err = b.vmm.createVolume(ctx, part, p)
 	if err := errors.Join(err, part.Close()); err != nil {
-		return errors.Join(fmt.Errorf("make the disk: %w", disk.WriteError(l.volume(), err)), os.Remove(part.Name()))
+		return errors.Join(fmt.Errorf("make the disk: %w", disk.WriteError(name, err)), os.Remove(part.Name()))
 	}
-	return os.Rename(part.Name(), l.volume())
-}
-
-func createOverlay(f *os.File, of string) error {
-	below, err := os.Open(of)
-	if err != nil {
-		return err
-	}
-	defer below.Close()
-	size, err := qcow2.Size(below)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", of, err)
-	}
-	return qcow2.Create(f, size)
+	return os.Rename(part.Name(), name)
 }
 
 // copyEmptyVolume writes an image with an empty file system.
@@ -71,7 +57,7 @@ func (b *Backend) copyEmptyVolume(ctx context.Context, f *os.File, mb int64) err
 			return err
 		}
 		defer raw.Close()
-		return qcow2.FromRaw(ctx, part, raw)
+		return qcow2.FromRaw(ctx, part, raw, qcow2.Omit)
 	})
 	if err != nil {
 		return err
@@ -79,35 +65,6 @@ func (b *Backend) copyEmptyVolume(ctx context.Context, f *os.File, mb int64) err
 	defer from.Close()
 	_, err = io.Copy(f, from)
 	return err
-}
-
-// addVolume adds the disk with the writable layer. QEMU would follow names of other files in the
-// images, which an earlier QEMU may have written on behalf of a guest, so they are checked.
-func (m *machine) addVolume(serial string, p jail.Plan) error {
-	var backing any
-	size := int64(0)
-	for n := len(p.Sealed) - 1; n >= -1; n-- {
-		name, node, mode := layout{p.Dir}.volume(), serial, os.O_RDWR
-		if n >= 0 {
-			name, node, mode = p.Sealed[n], fmt.Sprintf("%s-sealed%d", serial, n), os.O_RDONLY
-		}
-		f, err := os.OpenFile(name, mode, 0)
-		if err != nil {
-			return err
-		}
-		its, err := qcow2.Size(f)
-		if err == nil && size != 0 && its != size {
-			err = fmt.Errorf("it has %d bytes, and the layer below it has %d", its, size)
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("check %s: %w", name, err), f.Close())
-		}
-		size = its
-		m.addNode(map[string]any{"driver": "qcow2", "node-name": node, "read-only": mode == os.O_RDONLY, "backing": backing}, f)
-		backing = node
-	}
-	m.addDevice(serial)
-	return nil
 }
 
 // SealLayer implements jail.Checkpointer.
@@ -119,13 +76,10 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	if err := b.endReader(ctx, p); err != nil { // it may have the layer open for writing
 		return err
 	}
-	l := layout{p.Dir}
-	if err := base.RemoveSealedVolume(p, l.volume()); err != nil {
+	if err := base.RemoveSealedVolume(p, b.volume(p)); err != nil {
 		return err
 	}
-	// The old name remains until the jail's record names the layer. base.RemoveSealedVolume removes it
-	// after a crash.
-	err := os.Link(l.volume(), to)
+	err := b.vmm.sealVolume(ctx, p, to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
 	}
@@ -137,7 +91,7 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 
 // FlushLayer implements jail.Checkpointer.
 func (b *Backend) FlushLayer(_ context.Context, p jail.Plan) error {
-	name := layout{p.Dir}.volume()
+	name := b.volume(p)
 	return disk.WriteError(name, syncFile(name))
 }
 
@@ -146,7 +100,7 @@ func (b *Backend) CleanAndRemoveLayer(ctx context.Context, p jail.Plan) error {
 	if err := b.Clean(ctx, p); err != nil {
 		return err
 	}
-	return os.RemoveAll(layout{p.Dir}.volume())
+	return os.RemoveAll(b.volume(p))
 }
 
 // copyLimit is the size of the largest layer that is copied while a jail is paused. That takes no
@@ -162,15 +116,15 @@ func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (jail.L
 	if err := b.endReader(ctx, p); err != nil { // it may write to the layer
 		return nil, err
 	}
-	return beginCopy(p, to)
+	return b.beginCopy(p, to)
 }
 
-func beginCopy(p jail.Plan, to string) (*layerCopy, error) {
-	from, err := os.Open(layout{p.Dir}.volume())
+func (b *Backend) beginCopy(p jail.Plan, to string) (*layerCopy, error) {
+	from, err := os.Open(b.volume(p))
 	if err != nil {
 		return nil, err
 	}
-	c := &layerCopy{plan: p, from: from, whole: disk.CanClone(p.Dir)}
+	c := &layerCopy{vmm: b.vmm, plan: p, from: from, whole: b.vmm.clones(p.Dir)}
 	if err := c.checkSize("microvm.BeginCopy"); err != nil {
 		return nil, errors.Join(err, from.Close())
 	}
@@ -183,9 +137,10 @@ func beginCopy(p jail.Plan, to string) (*layerCopy, error) {
 
 // A layerCopy is a copy of a writable layer that is in progress.
 type layerCopy struct {
+	vmm      vmm
 	plan     jail.Plan
 	from, to *os.File
-	whole    bool // the host's file system can share the blocks
+	whole    bool // the size does not matter
 	done     bool
 }
 
@@ -201,11 +156,11 @@ func (c *layerCopy) checkSize(op string) error {
 }
 
 // Copy implements jail.LayerCopy.
-func (c *layerCopy) Copy(context.Context) error {
+func (c *layerCopy) Copy(ctx context.Context) error {
 	if err := c.checkSize("microvm.Copy"); err != nil {
 		return err
 	}
-	if _, err := io.Copy(c.to, c.from); err != nil { // with copy_file_range(2), which shares blocks
+	if err := c.vmm.copyVolume(ctx, c.to, c.from); err != nil {
 		return fmt.Errorf("copy the layer of %s: %w", c.plan.ID, disk.WriteError(c.to.Name(), err))
 	}
 	c.done = true

@@ -103,7 +103,7 @@ func copyDisk(from, to string) error {
 }
 
 // addWorkspace adds the disk with the workspace of a jail, if it has one, and returns its mount point.
-func (m *machine) addWorkspace(p jail.Plan) (target string, err error) {
+func (b *Backend) addWorkspace(m *machine, p jail.Plan) (target string, err error) {
 	if p.Workspace == nil {
 		return "", nil
 	}
@@ -111,8 +111,7 @@ func (m *machine) addWorkspace(p jail.Plan) (target string, err error) {
 	if err != nil {
 		return "", err
 	}
-	m.addDisk(wire.WorkspaceDisk, f)
-	return p.Workspace.At(), nil
+	return p.Workspace.At(), b.vmm.addDisk(m, p, wire.WorkspaceDisk, f)
 }
 
 // prepareWorkspace makes the disk with the workspace of a jail that starts, or of one that is restored

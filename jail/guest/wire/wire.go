@@ -1,6 +1,6 @@
 // Package wire is what the daemon and the guest agent of a virtual machine say to each other.
 //
-// They are connected by one stream of bytes, the control port of the machine. Over it the daemon is
+// They are connected by a stream of bytes, the control port of the machine. Over it the daemon is
 // the client and the agent the server of HTTP/2, so that requests run concurrently and none can
 // block another one. The stream can be interrupted at any byte when a daemon ends and another one
 // connects. Each connection therefore begins with a greeting, before which both ends discard what
@@ -27,6 +27,9 @@ import (
 
 // Port is the name of the control port.
 const Port = "glasshouse.control"
+
+// VsockPort is the number of the control port in machines without a serial port. Only root can listen on it.
+const VsockPort = 52
 
 // Paths of the machine's initial file system.
 const (
@@ -59,9 +62,10 @@ const (
 // A Setup describes the jail that the agent starts.
 type Setup struct {
 	Resume
-	Layers []string `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
-	Volume string   `json:"volume"` // serial number of the disk with the writable layer
-	Other  string   `json:"other"`  // serial number of the disk with the writable layer that Changes compares with; "" is none
+	Layers []string `json:"layers"`          // serial numbers of the disks with the read-only layers, topmost first
+	Volume string   `json:"volume"`          // serial number of the disk with the writable layer
+	Other  string   `json:"other"`           // serial number of the disk with the writable layer that Changes compares with; "" is none
+	Disks  []string `json:"disks,omitempty"` // the names of all disks in the order of their devices, if they have no serial numbers
 	Base   []File   `json:"base"`
 	Mounts []Mount  `json:"mounts,omitempty"`
 	Limits Limits   `json:"limits"`

@@ -18,12 +18,12 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A monitor is a connection to QEMU's machine protocol. A guest that has taken over QEMU can answer
+// A qmp is a connection to QEMU's machine protocol. A guest that has taken over QEMU can answer
 // anything, so answers are limited.
-type monitor struct {
+type qmp struct {
 	c       *net.UnixConn
 	in      *bufio.Reader
-	version string // of QEMU
+	release string // of QEMU
 }
 
 const (
@@ -32,13 +32,13 @@ const (
 )
 
 // openMonitor connects to QEMU. Only one client can be connected. The connection ends with ctx.
-func openMonitor(ctx context.Context, socket string) (*monitor, error) {
+func openMonitor(ctx context.Context, socket string) (*qmp, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, unresponsive("connect", err)
 	}
-	m := &monitor{c: c.(*net.UnixConn), in: bufio.NewReaderSize(c, maxReply)}
+	m := &qmp{c: c.(*net.UnixConn), in: bufio.NewReaderSize(c, maxReply)}
 	context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	if _, err := m.read(); err != nil { // the greeting
 		return nil, errors.Join(unresponsive("connect", err), c.Close())
@@ -49,15 +49,16 @@ func openMonitor(ctx context.Context, socket string) (*monitor, error) {
 	if err := errors.Join(m.run("qmp_capabilities", nil, nil), m.run("query-version", nil, &v)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	m.version = fmt.Sprintf("%d.%d.%d", v.QEMU.Major, v.QEMU.Minor, v.QEMU.Micro)
+	m.release = fmt.Sprintf("%d.%d.%d", v.QEMU.Major, v.QEMU.Minor, v.QEMU.Micro)
 	return m, nil
 }
 
 func unresponsive(command string, err error) error {
-	return fault.New(fault.Unavailable, "microvm.monitor", command, fmt.Errorf("QEMU does not answer: %w", err))
+	return fault.New(fault.Unavailable, "microvm.monitor", command, fmt.Errorf("the monitor of the virtual machine does not answer: %w", err))
 }
 
-func (m *monitor) close() error { return m.c.Close() }
+func (m *qmp) close() error    { return m.c.Close() }
+func (m *qmp) version() string { return "QEMU " + m.release }
 
 // A reply is a message of QEMU: its greeting, an event, or an answer.
 type reply struct {
@@ -68,7 +69,7 @@ type reply struct {
 	} `json:"error"`
 }
 
-func (m *monitor) read() (r reply, err error) {
+func (m *qmp) read() (r reply, err error) {
 	line, err := m.in.ReadSlice('\n')
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -80,7 +81,7 @@ func (m *monitor) read() (r reply, err error) {
 }
 
 // run runs a command and decodes its result. QEMU receives the files with it.
-func (m *monitor) run(command string, args, result any, files ...*os.File) error {
+func (m *qmp) run(command string, args, result any, files ...*os.File) error {
 	request, err := json.Marshal(struct {
 		Execute   string `json:"execute"`
 		Arguments any    `json:"arguments,omitempty"`
@@ -116,7 +117,7 @@ func (m *monitor) run(command string, args, result any, files ...*os.File) error
 }
 
 // status returns the state of the machine, such as "running" or "paused".
-func (m *monitor) status() (string, error) {
+func (m *qmp) status() (string, error) {
 	var s struct {
 		Status string `json:"status"`
 	}
@@ -125,7 +126,7 @@ func (m *monitor) status() (string, error) {
 }
 
 // passFile gives QEMU an open file, and returns the path by which commands know it.
-func (m *monitor) passFile(f *os.File) (path string, err error) {
+func (m *qmp) passFile(f *os.File) (path string, err error) {
 	var set struct {
 		Set int64 `json:"fdset-id"`
 	}
