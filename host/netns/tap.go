@@ -66,7 +66,6 @@ func newTap() (*os.File, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
 	}
-	tap := os.NewFile(uintptr(fd), TapName)
 	request, err := unix.NewIfreq(TapName)
 	if err == nil {
 		// With the virtio header, checksums and large segments pass through unchanged.
@@ -74,9 +73,9 @@ func newTap() (*os.File, error) {
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("create the tap: %w", err), tap.Close())
+		return nil, errors.Join(fmt.Errorf("create the tap: %w", err), unix.Close(fd))
 	}
-	return tap, nil
+	return os.NewFile(uintptr(fd), TapName), nil // not before, because the poller gets no events of a file without a device
 }
 
 // MakeTap creates a tap in the network namespace at path, for a monitor in it that opens the tap by its

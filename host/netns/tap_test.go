@@ -42,6 +42,68 @@ func (w *world) tapped(name string, o netns.Options) (*netns.Net, *os.File) {
 	return n, tap
 }
 
+// TestTapIsMovedToItsNetwork checks the tap of a monitor that opens it by name in a namespace of its own.
+func TestTapIsMovedToItsNetwork(t *testing.T) {
+	w := newWorld(t)
+	home := w.jail("home", netns.Options{}).Path
+	n := w.jail("moved", netns.Options{Tap: true, Reach: netns.Gated})
+	const user = 54_321
+	w.must(netns.MakeTap(home, user))
+	if err := netns.MakeTap(home, user); err == nil {
+		t.Error("a second tap was made")
+	}
+	var tap *os.File
+	w.must(netns.Do(home, func() error {
+		link, err := netlink.LinkByName(netns.TapName)
+		if err != nil {
+			return err
+		}
+		if its, ok := link.(*netlink.Tuntap); !ok || its.Owner != user || its.NonPersist {
+			t.Errorf("the tap is %#v, want a persistent one of user %d", link, user)
+		}
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		tap = os.NewFile(uintptr(fd), netns.TapName)
+		request, err := unix.NewIfreq(netns.TapName)
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	}))
+	defer tap.Close()
+	w.must(netns.MoveTap(home, n.Path))
+	if err := netns.MoveTap(home, n.Path); err == nil {
+		t.Error("the tap was moved twice")
+	}
+	if up, err := netns.TapRaised(n.Path); up || err != nil {
+		t.Errorf("a moved tap is connected: %v, %v", up, err)
+	}
+	w.must(netns.RaiseTap(n.Path))
+	// The monitor still has the tap, and the rules of a network with a tap apply to it.
+	frame := func(from string) []byte {
+		mac, err := net.ParseMAC(from)
+		w.must(err)
+		b := append(make([]byte, virtioHeader), 0x02, 0x67, 0x68, 0, 0, 1)
+		b = append(append(b, mac...), 0x08, 0x00, 0x45)
+		return append(b, make([]byte, 50)...)
+	}
+	for _, from := range []string{netns.GuestMAC, "02:67:68:00:00:99"} {
+		if _, err := tap.Write(frame(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.must(netns.Do(n.Path, func() error {
+		link, err := netlink.LinkByName(netns.TapName)
+		if err == nil && link.Attrs().Statistics.RxPackets != 2 {
+			t.Errorf("the moved tap has received %d frames, want 2", link.Attrs().Statistics.RxPackets)
+		}
+		return err
+	}))
+}
+
 // machine is a network of a virtual machine, with a namespace in place of its guest. It returns the
 // path of that namespace.
 func (w *world) machine(name string, o netns.Options) (*netns.Net, string) {

@@ -311,6 +311,43 @@ func TestUserDirectoryOwnedByJailRoot(t *testing.T) {
 	}
 }
 
+func TestOpenFileIsShownAsUsers(t *testing.T) {
+	s := newStage(t)
+	name := filepath.Join(s.dir, "disk")
+	s.must(os.WriteFile(name, []byte("x"), 0o600))
+	ids, err := overlay.IDMap([]overlay.Mapping{{Disk: 0, Host: first, Count: 1}}, []overlay.Mapping{{Disk: 0, Host: first, Count: 1}})
+	s.must(err)
+	defer ids.Close()
+	f, err := os.Open(name)
+	s.must(err)
+	defer f.Close()
+	mapped, err := overlay.OpenMapped(f, os.O_RDWR, ids)
+	s.must(err)
+	defer mapped.Close()
+	// As a monitor does, the user opens the descriptor again.
+	cmd := exec.Command("sh", "-c", "echo written > /proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{mapped}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: first, Gid: first}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("open the mapped file as its user: %v: %s", err, out)
+	}
+	if got := s.read(name); got != "written\n" || owner(name) != 0 {
+		t.Errorf("the file has %q and belongs to %d, want what the user wrote, and root", got, owner(name))
+	}
+	cmd = exec.Command("sh", "-c", "echo more > /proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: first, Gid: first}}
+	if err := cmd.Run(); err == nil {
+		t.Error("the user opened the file without a map")
+	}
+	proc, err := os.Open("/proc/version")
+	s.must(err)
+	defer proc.Close()
+	if _, err := overlay.OpenMapped(proc, os.O_RDONLY, ids); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+		t.Errorf("a mapped file of /proc = %v, want unsupported with a remedy", err)
+	}
+}
+
 func TestCloneOptions(t *testing.T) {
 	s := newStage(t)
 	src, dst := s.mkdir("src"), s.mkdir("dst")
