@@ -353,9 +353,7 @@ const rawDisk = ".raw"
 
 func (f firecracker) createVolume(ctx context.Context, to *os.File, p jail.Plan) error {
 	if len(p.Sealed) == 0 {
-		from, err := f.b.cached(fmt.Sprintf("%s/raw-%d", f.b.cfg.Cache, p.Limits.DiskMB), func(part *os.File) error {
-			return disk.Create(ctx, part.Name(), p.Limits.DiskMB, f.b.cfg.Templates)
-		})
+		from, err := f.b.emptyVolume(ctx, "raw", p.Limits.DiskMB, disk.CopySparse)
 		if err != nil {
 			return err
 		}

@@ -310,7 +310,15 @@ func (qemu) volume(l layout) string { return filepath.Join(l.dir, "disk.img") }
 // createVolume writes an overlay of the topmost sealed layer, or a whole file system.
 func (q qemu) createVolume(ctx context.Context, f *os.File, p jail.Plan) error {
 	if len(p.Sealed) == 0 {
-		return q.b.copyEmptyVolume(ctx, f, p.Limits.DiskMB)
+		from, err := q.b.emptyVolume(ctx, "volume", p.Limits.DiskMB, func(part, raw *os.File) error {
+			return qcow2.FromRaw(ctx, part, raw, qcow2.Omit)
+		})
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		_, err = io.Copy(f, from)
+		return err
 	}
 	below, err := os.Open(p.Sealed[0])
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,10 +18,10 @@ import (
 	"glasshouse/jail/backend/base"
 )
 
-// The writable layer of a jail is a disk. That of QEMU is an image in the format qcow2. With sealed layers it is an
-// overlay of the topmost of them, which is an overlay of the next. The lowest one has a whole file
+// The writable layer of a jail is a disk. That of QEMU is an image in the format qcow2, and with sealed
+// layers an overlay of the topmost of them, which is an overlay of the next. The lowest one has a whole file
 // system. So a machine that is restored finds its disk as it was, block by block. The images do not
-// name each other: QEMU gets all of them as open files.
+// name each other: QEMU gets all of them as open files. The disk of Firecracker is a copy of all layers.
 
 // volume returns the path of the writable layer of a jail.
 func (b *Backend) volume(p jail.Plan) string { return b.vmm.volume(layout{p.Dir}) }
@@ -44,9 +43,10 @@ func (b *Backend) makeVolume(ctx context.Context, p jail.Plan) error {
 	return os.Rename(part.Name(), name)
 }
 
-// copyEmptyVolume writes an image with an empty file system.
-func (b *Backend) copyEmptyVolume(ctx context.Context, f *os.File, mb int64) error {
-	from, err := b.cached(fmt.Sprintf("%s/volume-%d", b.cfg.Cache, mb), func(part *os.File) error {
+// emptyVolume opens a disk with an empty file system, which convert writes from a raw one, and makes it if it is
+// missing.
+func (b *Backend) emptyVolume(ctx context.Context, kind string, mb int64, convert func(part, raw *os.File) error) (*os.File, error) {
+	return b.cached(fmt.Sprintf("%s/%s-%d", b.cfg.Cache, kind, mb), func(part *os.File) error {
 		name := part.Name() + ".raw"
 		defer os.Remove(name)
 		if err := disk.Create(ctx, name, mb, b.cfg.Templates); err != nil {
@@ -57,14 +57,8 @@ func (b *Backend) copyEmptyVolume(ctx context.Context, f *os.File, mb int64) err
 			return err
 		}
 		defer raw.Close()
-		return qcow2.FromRaw(ctx, part, raw, qcow2.Omit)
+		return convert(part, raw)
 	})
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	_, err = io.Copy(f, from)
-	return err
 }
 
 // SealLayer implements jail.Checkpointer.
