@@ -248,10 +248,15 @@ func TestMachineSegments(t *testing.T) {
 		}
 		return nil
 	}))
-	tap := linkIn(t, n.Path, "tap0").Attrs().Statistics
-	eth0 := linkIn(t, guest, "eth0").Attrs().Statistics
-	if tap.RxPackets != eth0.TxPackets || tap.TxPackets != eth0.RxPackets {
-		t.Errorf("the guest counts %d packets out and %d in, and the host %d and %d", eth0.TxPackets, eth0.RxPackets, tap.RxPackets, tap.TxPackets)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		tap := linkIn(t, n.Path, "tap0").Attrs().Statistics
+		eth0 := linkIn(t, guest, "eth0").Attrs().Statistics
+		if tap.RxPackets == eth0.TxPackets && tap.TxPackets == eth0.RxPackets {
+			break
+		}
+		if time.Now().After(end) { // the last packets can be on their way
+			t.Fatalf("the guest counts %d packets out and %d in, and the host %d and %d", eth0.TxPackets, eth0.RxPackets, tap.RxPackets, tap.TxPackets)
+		}
 	}
 }
 

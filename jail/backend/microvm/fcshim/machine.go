@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -255,12 +255,9 @@ func (m *machine) start(args ...string) error {
 	if c.Net != nil {
 		list = append(list, "-netdev", fmt.Sprintf("tap,id=net,fd=%d", m.tap), "-device", "virtio-net-device,netdev=net,mac="+c.Net.MAC)
 	}
-	if m.vsock != nil {
-		device, err := m.vsock.device()
-		if err != nil {
-			return err
-		}
-		list = append(list, device...)
+	if c.Vsock != nil {
+		// The descriptor is of any file: all requests for it are executed by this process.
+		list = append(list, "-device", fmt.Sprintf("vhost-vsock-device,guest-cid=%d,vhostfd=%d,event_idx=off,indirect_desc=off", c.Vsock.CID, m.saved.Fd()))
 	}
 	s := &start{args: append(list, args...), done: make(chan error, 1)}
 	m.starts <- s
@@ -281,16 +278,61 @@ func (m *machine) startQEMU(s *start) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(program, s.args...)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	unix.CloseOnExec(pair[0])
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{Path: self, Args: append([]string{filtered, strconv.Itoa(pair[1]), program}, s.args...)}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	unix.Close(pair[1])
+	if err != nil {
+		return err
+	}
+	if err := m.connectDevice(pair[0], cmd.Process.Pid); err != nil {
 		return err
 	}
 	go func() {
 		cmd.Wait()
 		m.ends <- errors.New("QEMU has ended")
 	}()
+	return nil
+}
+
+// connectDevice makes this process execute QEMU's requests for the vsock device.
+func (m *machine) connectDevice(socket, pid int) error {
+	f := os.NewFile(uintptr(socket), "listener")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	listener, err := receiveListener(c.(*net.UnixConn))
+	if err != nil {
+		return err
+	}
+	if m.vsock == nil {
+		return nil
+	}
+	d := &device{v: m.vsock, pid: pid}
+	d.pidf, err = unix.PidfdOpen(pid, 0)
+	if err == nil {
+		d.ram, err = unix.Mmap(int(m.ram.Fd()), 0, int(m.ramSize()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		return err
+	}
+	m.vsock.mu.Lock()
+	m.vsock.device = d
+	m.vsock.mu.Unlock()
+	go d.listen(listener)
 	return nil
 }
 
@@ -475,6 +517,3 @@ func (m *machine) loadMemory(kind, name string) error {
 	}
 	return disk.CopySparse(m.ram, f)
 }
-
-// background is for connections that end with the process.
-var background = context.Background()

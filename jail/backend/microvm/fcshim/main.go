@@ -12,12 +12,22 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"time"
 )
 
 const release = "1.12.0"
 
 func main() {
+	if os.Args[0] == filtered {
+		// The socket for the listener, and the program.
+		socket, err := strconv.Atoi(os.Args[1])
+		if err == nil {
+			err = execFiltered(socket, os.Args[2], os.Args[2:])
+		}
+		fmt.Fprintln(os.Stderr, "fcshim: execute QEMU:", err)
+		os.Exit(1)
+	}
 	runtime.LockOSThread() // QEMU ends with the thread that has started it
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "fcshim:", err)
