@@ -256,7 +256,8 @@ func (m *machine) start(args ...string) error {
 		list = append(list, "-netdev", fmt.Sprintf("tap,id=net,fd=%d", m.tap), "-device", "virtio-net-device,netdev=net,mac="+c.Net.MAC)
 	}
 	if c.Vsock != nil {
-		// The descriptor is of any file: all requests for it are executed by this process.
+		// The descriptor is of any file: all requests for it are executed by this process, which knows only the
+		// basic form of queues.
 		list = append(list, "-device", fmt.Sprintf("vhost-vsock-device,guest-cid=%d,vhostfd=%d,event_idx=off,indirect_desc=off", c.Vsock.CID, m.saved.Fd()))
 	}
 	s := &start{args: append(list, args...), done: make(chan error, 1)}
