@@ -69,7 +69,7 @@ var split = map[string]int{
 }
 
 // programs are built once, for tests that look them up with backendtest.Find.
-var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./cmd/glasshouse-guest", "./jail/backend/backendtest/probe",
+var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./cmd/glasshouse-guest", "./jail/backend/microvm/fcshim", "./jail/backend/backendtest/probe",
 	"./test/attack", "./test/escape", "./test/talker"}
 
 // A job is one process of tests.

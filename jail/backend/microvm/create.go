@@ -255,6 +255,9 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	if err := base.CheckPaths(p, op); err != nil {
 		return nil, err
 	}
+	if err := b.checkMonitor(p, op); err != nil {
+		return nil, err
+	}
 	var r record
 	err := base.ReadRecord(layout{p.Dir}.record(), &r)
 	if errors.Is(err, fs.ErrNotExist) {

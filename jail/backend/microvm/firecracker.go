@@ -77,6 +77,12 @@ func (f firecracker) check() error {
 	return nil
 }
 
+func (firecracker) name() string { return "Firecracker" }
+
+// A machine has 19 interrupts for devices: vsock, the network, a workspace, the writable layer and one that it is
+// compared with need others.
+func (firecracker) maxDisks() int { return 14 }
+
 func (f firecracker) program() (string, []string) {
 	return f.b.cfg.Firecracker, []string{"/dev/net/tun", "/dev/userfaultfd"}
 }

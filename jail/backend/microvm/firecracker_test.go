@@ -19,6 +19,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 
 	"glasshouse/fault"
+	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/backendtest"
 	"glasshouse/jail/backend/microvm"
@@ -244,4 +245,29 @@ func firecrackerHost(t *testing.T) *host {
 func TestFirecrackerContract(t *testing.T) {
 	h := firecrackerHost(t)
 	backendtest.Run(t, func(*testing.T) jail.Backend { return h.daemon() }, contractOptions())
+}
+
+// TestDiskOfOtherMonitor checks that a jail does not start with an empty disk if the monitor was changed.
+func TestDiskOfOtherMonitor(t *testing.T) {
+	for _, firecracker := range []bool{false, true} {
+		h, disk := &host{dir: t.TempDir(), prefix: "glasshouse-test-none"}, "disk.raw"
+		if firecracker {
+			h.firecracker, disk = "/usr/bin/false", "disk.img"
+		}
+		b, id := h.daemon(), id.NewJail()
+		p := jail.Plan{ID: id, Dir: filepath.Join(h.dir, string(id)), Lower: []string{"/"}, IDs: backendtest.NextIDs(t), Limits: jail.DefaultLimits, Network: jail.Isolated}
+		if err := errors.Join(os.Mkdir(p.Dir, 0o711), os.WriteFile(filepath.Join(p.Dir, disk), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		for name, call := range map[string]func() error{
+			"Create":    func() error { _, err := b.Create(t.Context(), p); return err },
+			"Open":      func() error { _, err := b.Open(t.Context(), p); return err },
+			"SealLayer": func() error { return b.SealLayer(t.Context(), p, filepath.Join(h.dir, "layer")) },
+			"BeginCopy": func() error { _, err := b.BeginCopy(t.Context(), p, filepath.Join(h.dir, "layer")); return err },
+		} {
+			if err := call(); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" || !strings.Contains(err.Error(), "the jail has a disk of") {
+				t.Errorf("%s of a jail with %s = %v, want unsupported and a remedy", name, disk, err)
+			}
+		}
+	}
 }

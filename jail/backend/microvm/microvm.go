@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -54,11 +55,12 @@ type Config struct {
 
 // A Backend runs jails in virtual machines. It implements jail.Backend.
 type Backend struct {
-	cfg  Config
-	vmm  vmm
-	tree func() (*cgroup.Tree, error)
-	base func() error
-	kvm  func() error
+	cfg   Config
+	vmm   vmm
+	other vmm // runs no machines, but an earlier daemon may have used it
+	tree  func() (*cgroup.Tree, error)
+	base  func() error
+	kvm   func() error
 
 	double bool // the program is a test double of Firecracker, which works without KVM
 
@@ -100,9 +102,9 @@ func New(cfg Config) *Backend {
 
 		readerIdle: time.Minute,
 	}
-	b.vmm = qemu{b}
+	b.vmm, b.other = qemu{b}, firecracker{b, &programVersion{}}
 	if cfg.Firecracker != "" {
-		b.vmm = firecracker{b, &programVersion{}}
+		b.vmm, b.other = b.other, b.vmm
 	}
 	return b
 }
@@ -157,16 +159,13 @@ func (b *Backend) Lacks() map[string]string {
 	return lacks
 }
 
-// maxDisks is the number of read-only disks of a machine. It has room for 24 devices: the port, the
-// network, a workspace, the writable layer and one that it is compared with are others.
-const maxDisks = 19
-
 // check returns an error for a plan that this backend cannot execute.
 func (b *Backend) check(p jail.Plan, op string) error {
-	if err := errors.Join(base.CheckPaths(p, op), base.CheckIDs(p, op)); err != nil {
+	if err := errors.Join(base.CheckPaths(p, op), base.CheckIDs(p, op), b.checkMonitor(p, op)); err != nil {
 		return err
 	}
 	cannot := func(why string) error { return fault.Cannot(op, why, "use the backend oci") }
+	maxDisks := b.vmm.maxDisks()
 	switch lacks := b.Lacks(); {
 	case len(p.Lower) == 0:
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no root filesystem")
@@ -182,6 +181,19 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return cannot("secrets cannot be shown as files in virtual machines yet: snapshots would contain copies of them")
 	}
 	return nil
+}
+
+// checkMonitor returns an error if the jail has a disk of the other monitor.
+func (b *Backend) checkMonitor(p jail.Plan, op string) error {
+	_, err := os.Lstat(b.other.volume(layout{p.Dir}))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fault.Cannot(op, fmt.Sprintf("the jail has a disk of %s, and the daemon is configured to use %s", b.other.name(), b.vmm.name()),
+		fmt.Sprintf("configure the daemon to use %s, and import the files of a snapshot if you want to change", b.other.name()))
 }
 
 // Mount implements jail.Backend. The host's kernel must not mount a file system that a guest has

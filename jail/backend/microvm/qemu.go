@@ -33,8 +33,14 @@ func (q qemu) usable() error {
 	return nil
 }
 
+func (qemu) name() string { return "QEMU" }
+
+// A machine has room for 24 devices: the port, the network, a workspace, the writable layer and one that it is
+// compared with are others.
+func (qemu) maxDisks() int { return 19 }
+
 func (q qemu) program() (string, []string) { return q.b.cfg.QEMU, nil }
-func (q qemu) modules() []string           { return nil }
+func (qemu) modules() []string             { return nil }
 
 // begin adds what all machines have: the port, the monitor and the network.
 func (q qemu) begin(m *machine, p jail.Plan) error {

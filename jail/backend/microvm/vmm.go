@@ -10,10 +10,14 @@ import (
 
 // A vmm is a kind of virtual machine monitor, the program that runs a machine.
 type vmm interface {
+	// name is the name of the monitor.
+	name() string
 	// usable returns an error if the monitor cannot run on this host.
 	usable() error
 	// program returns the name or path of the program, and devices of the host that it opens besides those of viewFiles.
 	program() (name string, devices []string)
+	// maxDisks is the number of read-only disks that a machine can have besides a workspace.
+	maxDisks() int
 	// modules are the kernel modules that a guest needs besides those of modules.
 	modules() []string
 

@@ -64,7 +64,7 @@ func (b *Backend) emptyVolume(ctx context.Context, kind string, mb int64, conver
 // SealLayer implements jail.Checkpointer.
 func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	const op = "microvm.SealLayer"
-	if err := base.CheckPaths(p, op); err != nil {
+	if err := errors.Join(base.CheckPaths(p, op), b.checkMonitor(p, op)); err != nil {
 		return err
 	}
 	if err := b.endReader(ctx, p); err != nil { // it may have the layer open for writing
@@ -104,7 +104,7 @@ const copyLimit = 64 << 20
 // BeginCopy implements jail.Checkpointer.
 func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (jail.LayerCopy, error) {
 	const op = "microvm.BeginCopy"
-	if err := base.CheckPaths(p, op); err != nil {
+	if err := errors.Join(base.CheckPaths(p, op), b.checkMonitor(p, op)); err != nil {
 		return nil, err
 	}
 	if err := b.endReader(ctx, p); err != nil { // it may write to the layer
