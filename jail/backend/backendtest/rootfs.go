@@ -197,6 +197,9 @@ func atEnd(line, arg string) error {
 	return nil
 }
 
+// SharedDir returns a new directory, which is removed after this process has ended, for any reason.
+func SharedDir() (string, error) { return makeDir(func(string) error { return nil }) }
+
 func makeDir(fill func(dir string) error) (string, error) {
 	dir, err := os.MkdirTemp("", "glasshouse-test-")
 	if err != nil {

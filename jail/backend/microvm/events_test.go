@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -70,21 +71,26 @@ type watched struct {
 	plan jail.Plan
 }
 
+// works returns a layer with the works of package observetest, which the tests share.
+var works = sync.OnceValues(func() (string, error) {
+	shared, err := sharedDir()
+	if err != nil {
+		return "", err
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	layer := filepath.Join(shared, "works-of-events")
+	return layer, errors.Join(os.MkdirAll(filepath.Join(layer, "works"), 0o755), os.WriteFile(filepath.Join(layer, "works/work"), self, 0o755))
+})
+
 // observable returns the plan of a jail with the works of package observetest.
 func (h *host) observable(t *testing.T, b *microvm.Backend) jail.Plan {
 	t.Helper()
-	layer := filepath.Join(h.dir, "works")
-	if _, err := os.Stat(layer); err != nil {
-		self, err := os.ReadFile("/proc/self/exe")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Join(layer, "works"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(layer, "works/work"), self, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	layer, err := works()
+	if err != nil {
+		t.Fatal(err)
 	}
 	p := h.plan(t, b)
 	p.Lower = append([]string{layer}, p.Lower...)

@@ -98,9 +98,25 @@ func TestInitialFileSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// What killed daemons have not completed: a disk, a template, and a copy of a file.
+	partial := []string{"layer-1.part", "template-1-memory.part", "volume-64.part.raw", "file-1.part/mounted"}
+	for _, name := range partial {
+		name = filepath.Join(dir, "cache", name)
+		put(t, name, "incomplete")
+		for ; name != filepath.Join(dir, "cache"); name = filepath.Dir(name) {
+			if err := os.Chtimes(name, time.Time{}, time.Now().Add(-keepPartial-time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	current := filepath.Join(dir, "cache/template-2-memory.part")
+	put(t, current, "of a daemon that runs")
 	put(t, agent, "a newer agent")
 	if bytes.Equal(read(), archive) {
 		t.Error("the initial file system has an old agent")
+	}
+	if err := os.Remove(current); err != nil {
+		t.Errorf("a file that is being written: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "cache/*")); len(left) != 1 {
 		t.Errorf("files of the cache = %q, want no unused ones", left)

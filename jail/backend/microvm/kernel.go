@@ -181,6 +181,10 @@ func writeInitial(w io.Writer, files []initialFile) error {
 // keepUnused is how long a file of the cache is kept after its last use.
 const keepUnused = 7 * 24 * time.Hour
 
+// keepPartial is how long a file that is not complete is kept after its last change. Only templates are
+// written without the lock of the cache, which takes seconds.
+const keepPartial = time.Hour
+
 // cached opens a file of the cache, and makes it if it is missing. A lock prevents that it is made
 // twice at the same time, also by other processes.
 func (b *Backend) cached(name string, fill func(part *os.File) error) (_ *os.File, err error) {
@@ -225,20 +229,24 @@ func (b *Backend) cached(name string, fill func(part *os.File) error) (_ *os.Fil
 	if err := os.Rename(part.Name(), name); err != nil {
 		return nil, err
 	}
-	if err := b.trim(time.Now().Add(-keepUnused)); err != nil {
+	if err := b.trim(time.Now()); err != nil {
 		b.cfg.Log.Warn("cannot remove unused files of virtual machines", "err", err)
 	}
 	return os.Open(name)
 }
 
-// trim removes the files of the cache that were last used before a time. Machines that run keep them
-// open.
-func (b *Backend) trim(before time.Time) error {
+// trim removes the files of the cache that were not used for a long time, and those that a killed daemon
+// has not completed. Machines that run keep theirs open. The caller has locked the cache.
+func (b *Backend) trim(now time.Time) error {
 	entries, err := os.ReadDir(b.cfg.Cache)
 	for _, e := range entries {
+		keep := keepUnused
+		if strings.Contains(e.Name(), partial) {
+			keep = keepPartial
+		}
 		info, infoErr := e.Info()
-		if infoErr == nil && info.ModTime().Before(before) && filepath.Ext(e.Name()) == "" {
-			err = errors.Join(err, os.Remove(filepath.Join(b.cfg.Cache, e.Name())))
+		if infoErr == nil && now.Sub(info.ModTime()) > keep {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(b.cfg.Cache, e.Name())))
 		}
 	}
 	return err

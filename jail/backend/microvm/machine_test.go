@@ -273,6 +273,7 @@ func TestBranchesOfMachine(t *testing.T) {
 func TestDamagedTemplateIsMadeAgain(t *testing.T) {
 	backendtest.Repeats(t)
 	h := newHost(t)
+	h.cache = h.dir
 	b := h.ready(t)
 	for _, damage := range []func(name string) error{
 		func(string) error { return nil },

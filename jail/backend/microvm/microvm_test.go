@@ -3,9 +3,11 @@ package microvm_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	"glasshouse/host/cgroup"
@@ -17,6 +19,7 @@ import (
 // A host contains the directories of a test's daemons.
 type host struct {
 	dir, prefix string
+	cache       string // directory of the caches
 	guest       string
 
 	firecracker string // path of Firecracker or its double; "" is QEMU
@@ -25,6 +28,26 @@ type host struct {
 
 // testHost is the environment variable that passes a directory to a daemon in another process.
 const testHost = "GLASSHOUSE_MICROVM_TEST_HOST"
+
+// testShared is the environment variable with the result of sharedDir, for daemons in other processes.
+const testShared = "GLASSHOUSE_MICROVM_TEST_SHARED"
+
+// sharedDir returns the directory with what the tests share: a link to the agent, and the caches of daemons,
+// because each template costs a boot. Tests that damage the caches have their own.
+var sharedDir = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv(testShared); dir != "" {
+		return dir, nil
+	}
+	guest, err := backendtest.Find("./cmd/glasshouse-guest")
+	if err != nil {
+		return "", err
+	}
+	dir, err := backendtest.SharedDir()
+	if err != nil {
+		return "", err
+	}
+	return dir, errors.Join(os.Symlink(guest, filepath.Join(dir, "guest")), os.Setenv(testShared, dir))
+})
 
 func newHost(t *testing.T) *host {
 	t.Helper()
@@ -38,13 +61,12 @@ func newHost(t *testing.T) *host {
 		}
 		t.Setenv(testHost, dir)
 	}
-	sum := sha256.Sum256([]byte(dir))
-	h := &host{dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4])}
-	var err error
-	h.guest, err = backendtest.Find("./cmd/glasshouse-guest")
+	shared, err := sharedDir()
 	if err != nil {
 		t.Fatal(err)
 	}
+	sum := sha256.Sum256([]byte(dir))
+	h := &host{dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4]), cache: shared, guest: filepath.Join(shared, "guest")}
 	if !inherited {
 		t.Cleanup(func() {
 			if err := os.RemoveAll(dir); err != nil {
@@ -75,7 +97,7 @@ func kernels() []string {
 func (h *host) daemon() *microvm.Backend {
 	b := microvm.New(microvm.Config{
 		Firecracker: h.firecracker, Kernels: kernels(), Guest: func() (string, error) { return h.guest, nil }, Emulate: true, CgroupPrefix: h.prefix,
-		Cache: filepath.Join(h.dir, "cache"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
+		Cache: filepath.Join(h.cache, "cache"), Templates: filepath.Join(h.cache, "templates"), Base: filepath.Join(h.dir, "base"),
 	})
 	if h.double {
 		microvm.UseDouble(b)
