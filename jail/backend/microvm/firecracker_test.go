@@ -216,35 +216,42 @@ func TestLinksOfFirecracker(t *testing.T) {
 	}
 }
 
-// testFirecracker is the environment variable that passes the path of Firecracker's double to a daemon in
-// another process.
-const testFirecracker = "GLASSHOUSE_MICROVM_TEST_FCSHIM"
+// Environment variables: the path of a real Firecracker for tests, and that of the Firecracker, or of its double, in
+// which a test runs machines.
+const (
+	realFirecracker = "FIRECRACKER"
+	testFirecracker = "GLASSHOUSE_MICROVM_TEST_FIRECRACKER"
+)
 
-// firecrackerHost returns a host whose machines run in the Firecracker that the environment variable FIRECRACKER
-// names, or in a test double of it over QEMU.
-func firecrackerHost(t *testing.T) *host {
+// useFirecracker makes hosts of this test run machines in Firecracker or, without one, in its double.
+func useFirecracker(t *testing.T) {
 	t.Helper()
-	h := newHost(t)
-	h.firecracker = os.Getenv("FIRECRACKER")
-	if h.firecracker != "" {
-		return h
-	}
-	h.firecracker, h.double = os.Getenv(testFirecracker), true
-	if h.firecracker == "" {
+	path := os.Getenv(realFirecracker)
+	if path == "" {
 		var err error
-		h.firecracker, err = backendtest.Find("./jail/backend/microvm/fcshim")
+		path, err = backendtest.Find("./jail/backend/microvm/fcshim")
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Setenv(testFirecracker, h.firecracker)
 	}
-	return h
+	t.Setenv(testFirecracker, path)
 }
 
 // TestFirecrackerContract checks the contract with Firecracker.
 func TestFirecrackerContract(t *testing.T) {
-	h := firecrackerHost(t)
+	useFirecracker(t)
+	h := newHost(t)
 	backendtest.Run(t, func(*testing.T) jail.Backend { return h.daemon() }, contractOptions())
+}
+
+// TestFirecracker runs tests of other machines with Firecracker.
+func TestFirecracker(t *testing.T) {
+	useFirecracker(t)
+	t.Run("FailedSnapshots", TestMachineSurvivesFailedSnapshots)
+	t.Run("DamagedTemplates", TestDamagedTemplateIsMadeAgain)
+	t.Run("Kills", TestMachineOrDaemonIsKilled)
+	t.Run("Network", TestNetworkOfMachine)
+	t.Run("Files", TestFilesOfStoppedMachine)
 }
 
 // TestDiskOfOtherMonitor checks that a jail does not start with an empty disk if the monitor was changed.

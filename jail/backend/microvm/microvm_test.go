@@ -67,6 +67,8 @@ func newHost(t *testing.T) *host {
 	}
 	sum := sha256.Sum256([]byte(dir))
 	h := &host{dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4]), cache: shared, guest: filepath.Join(shared, "guest")}
+	h.firecracker = os.Getenv(testFirecracker)
+	h.double = h.firecracker != "" && os.Getenv(realFirecracker) == ""
 	if !inherited {
 		t.Cleanup(func() {
 			if err := os.RemoveAll(dir); err != nil {
