@@ -54,7 +54,7 @@ func openFirecracker(ctx context.Context, l layout) (*fcClient, error) {
 	return c, nil
 }
 
-// do sends a request and decodes its answer. A result of nil means that there is none.
+// do sends a request and decodes its answer. It has no answer if result is nil.
 func (c *fcClient) do(method, path string, body, result any) error {
 	var in io.Reader
 	if body != nil {

@@ -150,14 +150,16 @@ func refuse(w http.ResponseWriter, err error) {
 	json.NewEncoder(w).Encode(map[string]string{"fault_message": err.Error()})
 }
 
-// When a call is allowed.
+// A phase is the time before or after the start of the machine, in which a call is allowed.
+type phase int
+
 const (
-	before = false
-	after  = true
+	before phase = iota
+	after
 )
 
 // handle decodes a request strictly and executes it.
-func handle[T any](a *api, when bool, do func(id string, in T) error) http.HandlerFunc {
+func handle[T any](a *api, when phase, do func(id string, in T) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()

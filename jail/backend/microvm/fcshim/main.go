@@ -1,6 +1,6 @@
 // Program fcshim is a test double of Firecracker: it serves its API, and runs the machines with QEMU.
 //
-// Firecracker needs KVM, and tests run also where there is none. The double accepts what Firecracker
+// Firecracker needs KVM, and tests run also without it. The double accepts what Firecracker
 // 1.12 accepts and refuses the rest: fields, types, states and the order of calls
 // (src/firecracker/swagger/firecracker.yaml and src/vmm/src/rpc_interface.rs in its repository). Of its features
 // it has those that Glasshouse uses.

@@ -100,7 +100,10 @@ func (d *device) listen(listener int) {
 			return
 		}
 		a := answer{id: n.id}
-		if err := d.ioctl(int(n.pid), uint32(n.args[1]), uintptr(n.args[2])); err != nil {
+		d.v.mu.Lock()
+		err := d.ioctl(int(n.pid), uint32(n.args[1]), uintptr(n.args[2]))
+		d.v.mu.Unlock()
+		if err != nil {
 			errno, ok := errors.AsType[unix.Errno](err)
 			if !ok {
 				fmt.Println("fcshim: vsock:", err)
@@ -130,10 +133,8 @@ type device struct {
 // features are VIRTIO_F_VERSION_1 and VHOST_F_LOG_ALL, without which QEMU saves no device.
 const features = 1<<32 | 1<<26
 
-// ioctl executes a system call of a thread.
+// ioctl executes a system call of a thread. The caller has locked the device.
 func (d *device) ioctl(thread int, request uint32, arg uintptr) error {
-	d.v.mu.Lock()
-	defer d.v.mu.Unlock()
 	const outward = 2 << 30 // the kernel writes the argument
 	in := make([]byte, request>>16&0x3fff)
 	if len(in) > 0 {

@@ -139,7 +139,7 @@ func (n *conn) close() {
 	n.v.wake()
 }
 
-// reset closes all connections, of which the guest learns when it runs.
+// reset closes all connections. The guest learns it when it runs.
 func (v *vsock) reset() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
