@@ -1,4 +1,4 @@
-// Command unfiltered is glasshouse-guest for a test of snapshots. When the jail runs, it starts two processes
+// Command testguest is glasshouse-guest for a test of snapshots. When the jail runs, it starts two processes
 // that use what the filter for system calls denies to jails, outside of the jail, but with its files: one
 // with an io_uring, and one that serves a FUSE file system.
 package main

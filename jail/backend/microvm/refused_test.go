@@ -18,7 +18,7 @@ func TestStateThatCRIURefuses(t *testing.T) {
 	backendtest.Repeats(t)
 	h := newHost(t)
 	var err error
-	h.guest, err = backendtest.Find("./jail/backend/microvm/unfiltered")
+	h.guest, err = backendtest.Find("./jail/backend/microvm/testguest")
 	if err != nil {
 		t.Fatal(err)
 	}
