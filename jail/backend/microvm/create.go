@@ -132,12 +132,13 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err != nil {
 		return nil, err
 	}
-	cmd, output, err := b.start(m, p, group, r != nil)
+	made, err := b.start(m, p, group, r != nil)
 	if err != nil {
 		return nil, err
 	}
+	output := made.output
 	defer output.Close()
-	who, err := procstat.Identify(cmd.Process.Pid)
+	who, err := procstat.Identify(made.pid)
 	if err != nil {
 		return nil, fmt.Errorf("the monitor exited at once%s", lastLines(base.OutputText(output)))
 	}
@@ -151,7 +152,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	u.Push("close the instance", i.Close)
 	if from != nil {
 		err = i.await(ctx, "restored", func(ctx context.Context) error { return i.load(ctx, m, from) })
-		if err != nil && from.boots {
+		if err != nil && from.boots && !made.wasKilled(i.ended()) {
 			err = &templateError{t, err}
 		}
 	}
@@ -170,7 +171,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 			t.done()
 			return i.setUp(ctx, setup)
 		})
-		if from != nil && r == nil && errors.Is(err, fault.Unavailable) { // its kernel does not run; that of a reader may have a damaged disk
+		if from != nil && r == nil && errors.Is(err, fault.Unavailable) && !made.wasKilled(i.ended()) { // its kernel does not run; that of a reader may have a damaged disk
 			err = &templateError{t, err}
 		}
 	}
@@ -305,5 +306,6 @@ func (b *Backend) release(ctx context.Context, p jail.Plan) error {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	l := layout{p.Dir}
-	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.identity()), removeMounts(p))
+	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.identity()), removeMounts(p),
+		os.RemoveAll(l.workspaceFiles()), os.RemoveAll(l.workspace()+partial))
 }

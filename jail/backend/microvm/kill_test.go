@@ -122,6 +122,22 @@ func TestMachineOrDaemonIsKilled(t *testing.T) {
 	}
 }
 
+// TestCleanRemovesIncompleteWorkspace checks what a daemon leaves that was killed while it copied a workspace.
+func TestCleanRemovesIncompleteWorkspace(t *testing.T) {
+	h := newHost(t)
+	b := h.ready(t)
+	p := h.plan(t, b)
+	if err := errors.Join(os.MkdirAll(filepath.Join(p.Dir, "workspace.img.files/root"), 0o700), os.WriteFile(filepath.Join(p.Dir, "workspace.img.part"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Clean(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(p.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left in the directory of the jail: %v, %v", left, err)
+	}
+}
+
 // kills are those of one operation.
 type kills struct {
 	h    *host
@@ -163,12 +179,26 @@ func (k *kills) run(t *testing.T, points int) {
 		after := time.Duration(k.rand.Int64N(int64(k.took)))
 		t.Run(fmt.Sprintf("qemu-%02d", n), func(t *testing.T) {
 			k.prepare(t, b)
+			before := k.templates(t)
 			k.qemu(t, b, after)
+			if now := k.templates(t); k.name == "create" && !slices.Equal(now, before) {
+				t.Errorf("files of templates after QEMU was killed = %q, want %q", now, before)
+			}
 		})
 	}
 	if err := b.Clean(t.Context(), k.o.Plan); err != nil {
 		t.Error(err)
 	}
+}
+
+// templates returns the files of templates.
+func (k *kills) templates(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(k.h.cache, "cache/template-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // onRunning reports whether the operation needs a jail that runs.
@@ -192,9 +222,9 @@ func (k *kills) start(t *testing.T, b *microvm.Backend, p jail.Plan) {
 func (k *kills) prepare(t *testing.T, b *microvm.Backend) {
 	t.Helper()
 	if k.name == "boot" {
-		templates, err := filepath.Glob(filepath.Join(k.h.cache, "cache/template-*"))
-		if err != nil || len(templates) != 2 && k.took > 0 {
-			t.Errorf("files of templates = %q, %v, want two", templates, err)
+		templates := k.templates(t)
+		if len(templates) != 2 && k.took > 0 {
+			t.Errorf("files of templates = %q, want two", templates)
 		}
 		for _, name := range templates {
 			if err := os.Remove(name); err != nil {

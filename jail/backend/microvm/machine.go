@@ -131,17 +131,34 @@ func (b *Backend) kernelOptions() []string {
 	return options
 }
 
-// start starts the machine in a cgroup, as the first user of the jail's ids. It returns the process
-// and its output. A machine that is bound ends with the daemon.
-func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound bool) (*exec.Cmd, *os.File, error) {
+// A process is that of the monitor of a new machine.
+type process struct {
+	pid    int
+	output *os.File
+	exited chan struct{} // closed when killed is known
+	killed bool          // with SIGKILL, by someone else
+}
+
+// wasKilled reports whether a process that may have ended was killed.
+func (p *process) wasKilled(ended bool) bool {
+	if !ended {
+		return false
+	}
+	<-p.exited
+	return p.killed
+}
+
+// start starts the machine in a cgroup, as the first user of the jail's ids. A machine that is bound ends
+// with the daemon.
+func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound bool) (*process, error) {
 	program, devices := b.vmm.program()
 	program, err := exec.LookPath(program)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	output, err := base.OutputFile(consoleSize)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cmd := &exec.Cmd{
 		Path: program, Args: append([]string{program}, m.args...), Dir: "/", Env: []string{"PATH=/usr/bin:/bin"},
@@ -158,8 +175,9 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound boo
 	v, err := b.views.get(program, devices)
 	if err != nil {
 		output.Close()
-		return nil, nil, err
+		return nil, err
 	}
+	made := &process{output: output, exited: make(chan struct{})}
 	started := make(chan error, 2)
 	go func() {
 		started <- thread.Alone(func() error {
@@ -169,15 +187,19 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound boo
 				// The process is watched by its pidfd; this removes it when it has exited. A bound one ends
 				// with this thread (PR_SET_PDEATHSIG in prctl(2)).
 				cmd.Wait()
+				status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+				made.killed = ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+				close(made.exited)
 			}
 			return err
 		})
 	}()
 	if err := <-started; err != nil {
 		output.Close()
-		return nil, nil, fmt.Errorf("start the monitor of the virtual machine: %w", err)
+		return nil, fmt.Errorf("start the monitor of the virtual machine: %w", err)
 	}
-	return cmd, output, nil
+	made.pid = cmd.Process.Pid
+	return made, nil
 }
 
 // tscKHz measures the frequency of the time stamp counter, which an emulated processor passes on.

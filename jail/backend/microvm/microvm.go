@@ -208,6 +208,9 @@ type layout struct{ dir string }
 // workspace is the disk with the workspace at the last start of the jail.
 func (l layout) workspace() string { return filepath.Join(l.dir, "workspace.img") }
 
+// workspaceFiles has the files of the workspace while they are copied.
+func (l layout) workspaceFiles() string { return l.workspace() + ".files" }
+
 func (l layout) record() string { return filepath.Join(l.dir, "machine.json") }
 
 // identity exists for a moment, while the layer with the host name is made.

@@ -45,7 +45,7 @@ func makeWorkspace(ctx context.Context, p jail.Plan) (err error) {
 	tree := os.NewFile(uintptr(fd), p.Workspace.Source)
 	defer tree.Close()
 	image := layout{p.Dir}.workspace()
-	files := image + ".files"
+	files := layout{p.Dir}.workspaceFiles()
 	defer func() { err = errors.Join(err, os.RemoveAll(files)) }()
 	root := filepath.Join(files, wire.WorkspaceRoot)
 	const attempts = 3

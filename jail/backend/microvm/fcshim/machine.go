@@ -232,7 +232,8 @@ func (m *machine) start(args ...string) error {
 		return err
 	}
 	m.replies = bufio.NewReader(m.qmp)
-	if m.saved, err = inherited("state"); err != nil {
+	m.saved, err = inherited("state")
+	if err != nil {
 		return err
 	}
 	c := m.config

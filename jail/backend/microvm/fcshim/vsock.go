@@ -101,7 +101,8 @@ func (v *vsock) serve(c net.Conn) {
 	opened := n.open
 	v.send(n.packet(opRequest))
 	v.mu.Unlock()
-	if !<-opened {
+	accepted := <-opened
+	if !accepted {
 		return
 	}
 	if _, err := fmt.Fprintf(c, "OK %d\n", n.ports.host); err == nil {
