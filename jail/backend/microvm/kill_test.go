@@ -398,7 +398,7 @@ func (k *kills) again(t *testing.T, b *microvm.Backend, when string) {
 		t.Errorf("%s: left %q", when, leaks)
 	}
 	filepath.WalkDir(p.Dir, func(path string, e fs.DirEntry, err error) error {
-		if name := filepath.Base(path); path != p.Dir && name != "disk.img" && name != "disk.img.part" {
+		if name := strings.TrimSuffix(filepath.Base(path), ".part"); path != p.Dir && name != "disk.img" && name != "disk.raw" {
 			t.Errorf("%s: left the file %s, %v", when, path, err)
 		}
 		return nil

@@ -415,6 +415,10 @@ func (m *machine) create(_ string, c snapshotCreate) error {
 	if err != nil {
 		return err
 	}
+	end, err := m.ram.Seek(0, io.SeekEnd)
+	if err != nil || end != m.ramSize() {
+		return fmt.Errorf("the memory %s has %d bytes, %v, and the state %d", m.ram.Name(), end, err, len(state))
+	}
 	if err := os.WriteFile(c.Path, append(append([]byte(mark), append(text, '\n')...), state...), 0o600); err != nil {
 		return err
 	}
