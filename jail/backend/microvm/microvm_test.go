@@ -86,6 +86,14 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
+// disk returns the path of the writable layer of a jail.
+func (h *host) disk(p jail.Plan) string {
+	if h.firecracker != "" {
+		return filepath.Join(p.Dir, "disk.raw")
+	}
+	return filepath.Join(p.Dir, "disk.img")
+}
+
 // kernels are the directory in which setup puts a kernel, next to that of its programs, and that of the
 // host.
 func kernels() []string {

@@ -99,7 +99,7 @@ func TestFilesOfStoppedMachine(t *testing.T) {
 	output(t, i, "sh", "-c", "rm /root/b; echo two >> /root/a")
 	stop(t, b, p, i)
 
-	disk := filepath.Join(p.Dir, "disk.img")
+	disk := h.disk(p)
 	before, err := os.ReadFile(disk)
 	if err != nil {
 		t.Fatal(err)

@@ -289,22 +289,47 @@ func (m *machine) startQEMU(s *start) error {
 	if err != nil {
 		return err
 	}
-	cmd := &exec.Cmd{Path: self, Args: append([]string{filtered, strconv.Itoa(pair[1]), program}, s.args...)}
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err = cmd.Start()
-	unix.Close(pair[1])
+	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
 	}
-	if err := m.connectDevice(pair[0], cmd.Process.Pid); err != nil {
+	defer null.Close()
+	pid, err := syscall.ForkExec(self, append([]string{filtered, strconv.Itoa(pair[1]), program}, s.args...), &syscall.ProcAttr{
+		Env: os.Environ(), Files: inheritable(null.Fd()), Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	})
+	unix.Close(pair[1])
+	if err != nil {
+		return os.NewSyscallError("fork", err)
+	}
+	if err := m.connectDevice(pair[0], pid); err != nil {
 		return err
 	}
 	go func() {
-		cmd.Wait()
+		var status syscall.WaitStatus
+		for {
+			if _, err := syscall.Wait4(pid, &status, 0, nil); err != syscall.EINTR {
+				break
+			}
+		}
 		m.ends <- errors.New("QEMU has ended")
 	}()
 	return nil
+}
+
+// inheritable returns the descriptors of a child: standard input, the output of this process, and all that are not
+// closed on exec, under their own numbers. ForkExec may use the number of a descriptor that is not in the list.
+func inheritable(input uintptr) []uintptr {
+	files := []uintptr{input, 1, 1}
+	const most = 256
+	for n := len(files); n < most; n++ {
+		flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC != 0 {
+			files = append(files, ^uintptr(0))
+			continue
+		}
+		files = append(files, uintptr(n))
+	}
+	return files
 }
 
 // connectDevice makes this process execute QEMU's requests for the vsock device.
@@ -414,10 +439,6 @@ func (m *machine) create(_ string, c snapshotCreate) error {
 	state, err := io.ReadAll(io.NewSectionReader(m.saved, 0, 1<<30))
 	if err != nil {
 		return err
-	}
-	end, err := m.ram.Seek(0, io.SeekEnd)
-	if err != nil || end != m.ramSize() {
-		return fmt.Errorf("the memory %s has %d bytes, %v, and the state %d", m.ram.Name(), end, err, len(state))
 	}
 	if err := os.WriteFile(c.Path, append(append([]byte(mark), append(text, '\n')...), state...), 0o600); err != nil {
 		return err

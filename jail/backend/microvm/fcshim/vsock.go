@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 )
 
 // A vsock is the device by which clients of the host reach the guest (docs/vsock.md of Firecracker). The lock
@@ -82,6 +83,9 @@ func newVsock(c vsockDevice) (*vsock, error) {
 	return v, nil
 }
 
+// requestTime is how long Firecracker waits for the answer of the guest to a request for a connection.
+const requestTime = 2 * time.Second
+
 // serve connects a client to a port of the guest.
 func (v *vsock) serve(c net.Conn) {
 	in := bufio.NewReaderSize(c, 64)
@@ -101,7 +105,16 @@ func (v *vsock) serve(c net.Conn) {
 	opened := n.open
 	v.send(n.packet(opRequest))
 	v.mu.Unlock()
+	timer := time.AfterFunc(requestTime, func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if n.open != nil {
+			v.send(n.packet(opReset))
+			n.close()
+		}
+	})
 	accepted := <-opened
+	timer.Stop()
 	if !accepted {
 		return
 	}
