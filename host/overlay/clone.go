@@ -54,22 +54,24 @@ func Clone(src, dst string, opts CloneOptions) error {
 	return nil
 }
 
-// OpenMapped opens an open file again, with a mode of open(2) and with owners that are mapped. It returns
+// OpenReadOnly opens an open file again, with owners that are mapped. A process that has the descriptor and is the
+// owner can open the file by it as well, but neither write to it nor change its mode. OpenReadOnly returns
 // fault.Unsupported if the filesystem does not support idmapped mounts.
-func OpenMapped(f *os.File, mode int, ids *os.File) (*os.File, error) {
+func OpenReadOnly(f, ids *os.File) (*os.File, error) {
 	fd, err := unix.OpenTree(int(f.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open_tree", Path: f.Name(), Err: err}
 	}
 	defer unix.Close(fd)
-	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ids.Fd())})
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(ids.Fd())}
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
 	if err == unix.EINVAL { // mount_setattr(2)
-		return nil, cannotMap("overlay.OpenMapped", f.Name())
+		return nil, cannotMap("overlay.OpenReadOnly", f.Name())
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "mount_setattr", Path: f.Name(), Err: err}
 	}
-	return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), mode, 0)
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
 func cannotMap(op, name string) error {

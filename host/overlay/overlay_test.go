@@ -321,29 +321,34 @@ func TestOpenFileIsShownAsUsers(t *testing.T) {
 	f, err := os.Open(name)
 	s.must(err)
 	defer f.Close()
-	mapped, err := overlay.OpenMapped(f, os.O_RDWR, ids)
+	readOnly, err := overlay.OpenReadOnly(f, ids)
 	s.must(err)
-	defer mapped.Close()
-	// As a monitor does, the user opens the descriptor again.
-	cmd := exec.Command("sh", "-c", "echo written > /proc/self/fd/3")
-	cmd.ExtraFiles = []*os.File{mapped}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: first, Gid: first}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("open the mapped file as its user: %v: %s", err, out)
+	defer readOnly.Close()
+	for _, c := range []struct {
+		what string
+		f    *os.File
+		do   string
+		ok   bool
+	}{
+		{"read the read-only file", readOnly, "cat /proc/self/fd/3", true},
+		{"write to the read-only file", readOnly, "echo more >> /proc/self/fd/3", false},
+		{"change the mode of the read-only file", readOnly, "chmod 666 /proc/self/fd/3", false},
+		{"read the file without a map", f, "cat /proc/self/fd/3", false},
+	} {
+		cmd := exec.Command("sh", "-c", c.do)
+		cmd.ExtraFiles = []*os.File{c.f}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: first, Gid: first}}
+		if out, err := cmd.CombinedOutput(); (err == nil) != c.ok {
+			t.Errorf("the user can %s: %v, want %v: %s", c.what, err == nil, c.ok, out)
+		}
 	}
-	if got := s.read(name); got != "written\n" || owner(name) != 0 {
-		t.Errorf("the file has %q and belongs to %d, want what the user wrote, and root", got, owner(name))
-	}
-	cmd = exec.Command("sh", "-c", "echo more > /proc/self/fd/3")
-	cmd.ExtraFiles = []*os.File{f}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: first, Gid: first}}
-	if err := cmd.Run(); err == nil {
-		t.Error("the user opened the file without a map")
+	if info, err := os.Stat(name); err != nil || s.read(name) != "x" || info.Mode() != 0o600 || owner(name) != 0 {
+		t.Errorf("the file has %q, %v, %v and belongs to %d, want it unchanged", s.read(name), info, err, owner(name))
 	}
 	proc, err := os.Open("/proc/version")
 	s.must(err)
 	defer proc.Close()
-	if _, err := overlay.OpenMapped(proc, os.O_RDONLY, ids); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+	if _, err := overlay.OpenReadOnly(proc, ids); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
 		t.Errorf("a mapped file of /proc = %v, want unsupported with a remedy", err)
 	}
 }

@@ -34,8 +34,9 @@ import (
 //
 // It opens the files of its machine by path. A path is that of an open file that it inherits, such as
 // /proc/self/fd/4, so it needs no access to directories of the host. It is the same in each
-// machine with the same disks, and a saved machine can be restored with the files of another jail. Files that belong to
-// root are shown to Firecracker as its own, through a clone of their mount that maps the owner.
+// machine with the same disks, and a saved machine can be restored with the files of another jail. Files that many
+// machines read belong to root, and are shown to Firecracker as its own, through a read-only clone of their mount that
+// maps the owner. The writable layer belongs to the user of the machine.
 type firecracker struct {
 	b *Backend
 	v *programVersion
@@ -140,35 +141,37 @@ func (f firecracker) addVolume(m *machine, p jail.Plan, name string, of jail.Pla
 
 // addDrive adds a disk. The kernel of the guest names them in the order in which they are added.
 func (m *machine) addDrive(p jail.Plan, name string, f *os.File, readOnly bool) error {
-	defer f.Close()
-	owned, err := asOwner(f, p.IDs.First, readOnly)
-	if err != nil {
-		return fmt.Errorf("prepare the disk %s: %w", name, err)
-	}
 	cache := "Writeback" // the guest can write to the disk
+	var err error
 	if readOnly {
 		cache = "Unsafe"
+		shared := f
+		f, err = asOwner(shared, p.IDs.First)
+		err = errors.Join(err, shared.Close())
+	} else {
+		// The owner can change the mode as well, so the file must not belong to root.
+		err = f.Chown(int(p.IDs.First), int(p.IDs.First))
+	}
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("prepare the disk %s: %w", name, err)
 	}
 	m.call("/drives/"+name, map[string]any{
-		"drive_id": name, "path_on_host": m.path(owned), "is_root_device": false, "is_read_only": readOnly, "cache_type": cache,
+		"drive_id": name, "path_on_host": m.path(f), "is_root_device": false, "is_read_only": readOnly, "cache_type": cache,
 	})
 	m.disks = append(m.disks, name)
 	return nil
 }
 
-// asOwner returns an open file that a process of the user can open again by its descriptor.
-func asOwner(f *os.File, user uint32, readOnly bool) (*os.File, error) {
+// asOwner opens a file of root again, read-only, as one that a process of the user can open by its descriptor.
+func asOwner(f *os.File, user uint32) (*os.File, error) {
 	owner := []overlay.Mapping{{Disk: 0, Host: user, Count: 1}}
 	ids, err := overlay.IDMap(owner, owner)
 	if err != nil {
 		return nil, err
 	}
 	defer ids.Close()
-	mode := os.O_RDWR
-	if readOnly {
-		mode = os.O_RDONLY
-	}
-	return overlay.OpenMapped(f, mode, ids)
+	return overlay.OpenReadOnly(f, ids)
 }
 
 func (f firecracker) addBoot(m *machine, p jail.Plan) error {
@@ -197,11 +200,21 @@ func (f firecracker) addBoot(m *machine, p jail.Plan) error {
 // guestCID is the address of each guest, which only its Firecracker sees.
 const guestCID = 3
 
+// openMemory opens the file in a snapshot. Firecracker maps it privately, so all machines that are restored from it
+// share the pages that they do not change, and the kernel can read them again.
+func (firecracker) openMemory(image string, size int64) (*os.File, func(), error) {
+	f, err := openImage(image, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, func() { f.Close() }, nil
+}
+
 // addSource makes the calls those of a restore. The configuration of the devices is in the state.
 func (firecracker) addSource(m *machine, p jail.Plan, from *source) error {
-	ram, err := from.memory()
+	ram, err := asOwner(from.ram, p.IDs.First)
 	if err != nil {
-		return err
+		return fmt.Errorf("prepare the memory: %w", err)
 	}
 	fd, err := base.Memfd("state", nil)
 	if err != nil {

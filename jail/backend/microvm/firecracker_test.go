@@ -17,6 +17,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -235,6 +236,51 @@ func useFirecracker(t *testing.T) {
 		}
 	}
 	t.Setenv(testFirecracker, path)
+}
+
+// TestFilesOfFirecracker checks that Firecracker can change no file of root, and not its mode.
+func TestFilesOfFirecracker(t *testing.T) {
+	useFirecracker(t)
+	h := newHost(t)
+	b := h.ready(t)
+	p := h.plan(t, b)
+	i, err := b.Create(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Close()
+	dir := fmt.Sprintf("/proc/%d/fd", i.PID())
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, shared := 0, 0
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		target, err := os.Readlink(name)
+		var seen, st unix.Stat_t
+		var fs unix.Statfs_t
+		if err := errors.Join(err, unix.Stat(name, &seen), unix.Statfs(name, &fs)); err != nil {
+			t.Fatal(err)
+		}
+		if seen.Mode&unix.S_IFMT != unix.S_IFREG || strings.HasPrefix(target, "/memfd:") {
+			continue
+		}
+		target, _, _ = strings.Cut(target, " ")
+		switch err := unix.Stat(target, &st); { // without the map of owners
+		case err != nil:
+			t.Errorf("%s: %v", target, err)
+		case st.Uid == p.IDs.First:
+			own++
+		case fs.Flags&unix.ST_RDONLY != 0:
+			shared++
+		case seen.Uid != 0 || seen.Mode&0o022 != 0:
+			t.Errorf("Firecracker, as user %d, can open %s of user %d for writing, or change its mode", seen.Uid, target, st.Uid)
+		}
+	}
+	if own == 0 || shared == 0 {
+		t.Errorf("Firecracker has %d files of its own and %d that are shared, want some", own, shared)
+	}
 }
 
 // TestFirecrackerContract checks the contract with Firecracker.

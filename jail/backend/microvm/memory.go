@@ -18,9 +18,9 @@ import (
 	"glasshouse/jail/backend/base"
 )
 
-// The memory of a new machine is a file that QEMU maps. A restored machine has a private mapping of a
+// The memory of a new machine of QEMU is a file that it maps. A restored machine has a private mapping of a
 // file with the memory in the snapshot, which all machines restored from it share. That file is
-// sealed: QEMU opens it for writing, even if it only maps it privately.
+// sealed: QEMU opens it for writing, even if it only maps it privately. Firecracker does not.
 
 // ramName is the name of the files, by which they are found among those of QEMU.
 const ramName = "glasshouse-ram"
@@ -38,20 +38,29 @@ func newRAM(size int64) (*os.File, error) {
 	return f, nil
 }
 
+// openImage opens the memory in a snapshot.
+func openImage(image string, size int64) (*os.File, error) {
+	f, err := os.Open(image)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() != size {
+		err = fmt.Errorf("%s has %d bytes, want %d", image, st.Size(), size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // sealedRAM returns a file with the memory in a snapshot.
 func sealedRAM(image string, size int64) (_ *os.File, err error) {
-	from, err := os.Open(image)
+	from, err := openImage(image, size)
 	if err != nil {
 		return nil, err
 	}
 	defer from.Close()
-	st, err := from.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if st.Size() != size {
-		return nil, fmt.Errorf("%s has %d bytes, want %d", image, st.Size(), size)
-	}
 	f, err := newRAM(size)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/host/netns"
@@ -163,14 +165,18 @@ func (q qemu) addBoot(m *machine, p jail.Plan) error {
 	return nil
 }
 
+func (q qemu) openMemory(image string, size int64) (*os.File, func(), error) {
+	return q.b.rams.get(image, size)
+}
+
 // addSource adds the memory and the state from which a machine is restored. Its processors do not
 // run before the daemon lets them.
 func (qemu) addSource(m *machine, p jail.Plan, from *source) error {
-	ram, err := from.memory()
+	ram, err := unix.FcntlInt(from.ram.Fd(), unix.F_DUPFD_CLOEXEC, 3) // other restores use it as well
 	if err != nil {
-		return err
+		return os.NewSyscallError("fcntl", err)
 	}
-	m.addRAM(ram, ramSize(p), false)
+	m.addRAM(os.NewFile(uintptr(ram), ramName), ramSize(p), false)
 	in, out, err := os.Pipe()
 	if err != nil {
 		return err

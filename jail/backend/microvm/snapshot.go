@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"glasshouse/fault"
 	"glasshouse/jail"
 )
@@ -150,7 +148,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err := b.fits(p, n, op); err != nil {
 		return nil, err
 	}
-	ram, done, err := b.rams.get(filepath.Join(dir, memoryFile), n.RAM)
+	ram, done, err := b.vmm.openMemory(filepath.Join(dir, memoryFile), n.RAM)
 	if err != nil {
 		return nil, err
 	}
@@ -218,15 +216,6 @@ type source struct {
 	monitor string // name and version; "" is not checked
 	images  string // directory with the disks of mounts and of the workspace
 	boots   bool   // it is a template
-}
-
-// memory returns the file with the memory, which other restores use as well.
-func (s *source) memory() (*os.File, error) {
-	fd, err := unix.FcntlInt(s.ram.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fd), ramName), nil
 }
 
 // checkMonitor returns an error if the state is not that of this version of the monitor.

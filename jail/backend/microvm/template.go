@@ -165,7 +165,7 @@ func (b *Backend) openTemplate(t template, p jail.Plan) (_ *source, done func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	ram, done, err := b.rams.get(t.memory, ramSize(p))
+	ram, done, err := b.vmm.openMemory(t.memory, ramSize(p))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,6 +30,9 @@ type vmm interface {
 	addBoot(m *machine, p jail.Plan) error
 	addSource(m *machine, p jail.Plan, from *source) error
 
+	// openMemory opens the memory in a snapshot, for source.ram. The caller calls done when the monitor has opened it,
+	// also more than once.
+	openMemory(image string, size int64) (f *os.File, done func(), err error)
 	// start configures a monitor that was started. A machine without a source boots then. One with a
 	// source is loaded, and its processors do not run.
 	start(ctx context.Context, i *instance, m *machine, from *source) error
