@@ -60,6 +60,7 @@ var split = map[string]int{
 	"glasshouse/jail/backend/bwrap":       100, // one process, which is started early
 	"glasshouse/jail/init":                100,
 	"glasshouse/jail/backend/oci":         1,
+	"glasshouse/jail/backend/microvm":     8, // each process makes a template of its own
 	"glasshouse/capability/engine/jailed": 6,
 	"glasshouse/policy/enforce":           8,
 	"glasshouse/observe/kernel":           8,
