@@ -174,7 +174,7 @@ func ToRaw(ctx context.Context, to *os.File, layers []*os.File) error {
 		if _, err := to.WriteAt(data[:min(cluster, size-pos)], pos); err != nil {
 			return fmt.Errorf("write disk: %w", err)
 		}
-		return ctx.Err()
+		return context.Cause(ctx)
 	})
 }
 

@@ -107,7 +107,7 @@ func (c *fcClient) close() error {
 	return nil
 }
 
-func (c *fcClient) version() string { return "Firecracker " + c.release }
+func (c *fcClient) version() string { return firecracker{}.name() + " " + c.release }
 
 func (c *fcClient) paused() (bool, error) {
 	var s struct {

@@ -398,7 +398,7 @@ func (k *kills) again(t *testing.T, b *microvm.Backend, when string) {
 		t.Errorf("%s: left %q", when, leaks)
 	}
 	filepath.WalkDir(p.Dir, func(path string, e fs.DirEntry, err error) error {
-		if name := strings.TrimSuffix(filepath.Base(path), ".part"); path != p.Dir && name != "disk.img" && name != "disk.raw" {
+		if name := strings.TrimSuffix(filepath.Base(path), ".part"); path != p.Dir && name != filepath.Base(k.h.disk(p)) {
 			t.Errorf("%s: left the file %s, %v", when, path, err)
 		}
 		return nil
@@ -429,7 +429,7 @@ func (k *kills) again(t *testing.T, b *microvm.Backend, when string) {
 	if err := errors.Join(i.Kill(t.Context()), b.Clean(t.Context(), p)); err != nil {
 		t.Errorf("%s: stop the next one: %v", when, err)
 	}
-	if err := os.RemoveAll(filepath.Join(p.Dir, "disk.img")); err != nil {
+	if err := os.RemoveAll(k.h.disk(p)); err != nil {
 		t.Error(err)
 	}
 	for _, dir := range []string{"cache", "templates"} {

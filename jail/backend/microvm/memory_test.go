@@ -43,3 +43,16 @@ func TestMemoryIsKeptForItsUsers(t *testing.T) {
 		}
 	})
 }
+
+// TestNotesOfEarlierSnapshots checks that the version of QEMU is known, and so is compared.
+func TestNotesOfEarlierSnapshots(t *testing.T) {
+	for text, want := range map[string]string{`{"qemu": "7.2.22"}`: "QEMU 7.2.22", `{"monitor": "Firecracker 1.12.0"}`: "Firecracker 1.12.0"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, notesFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := readNotes(dir); err != nil || n.Monitor != want {
+			t.Errorf("monitor in %s = %q, %v, want %q", text, n.Monitor, err, want)
+		}
+	}
+}

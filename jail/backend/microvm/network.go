@@ -12,9 +12,6 @@ import (
 // template and a snapshot can be restored only in a machine with the same devices.
 const deviceList = 2
 
-// All machines have a network device, so one template serves all network modes. That of an isolated
-// jail is never connected.
-
 // network returns what the guest must know about the network of its jail.
 func (b *Backend) network(p jail.Plan) wire.Network {
 	var s jail.HostInfo

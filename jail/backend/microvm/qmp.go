@@ -27,7 +27,7 @@ type qmp struct {
 }
 
 const (
-	maxReply  = 256 << 10 // bytes of one message of QEMU
+	maxReply  = 256 << 10 // bytes of one message of a monitor
 	maxEvents = 1000      // messages before an answer
 )
 
@@ -58,7 +58,7 @@ func unresponsive(command string, err error) error {
 }
 
 func (m *qmp) close() error    { return m.c.Close() }
-func (m *qmp) version() string { return "QEMU " + m.release }
+func (m *qmp) version() string { return qemu{}.name() + " " + m.release }
 
 // A reply is a message of QEMU: its greeting, an event, or an answer.
 type reply struct {

@@ -37,6 +37,7 @@ type notes struct {
 	Layers   int    `json:"layers"`           // disks with read-only layers
 	Mounts   int    `json:"mounts,omitempty"` // disks with mounts
 	Monitor  string `json:"monitor"`          // name and version; the format of the state depends on them
+	QEMU     string `json:"qemu,omitempty"`   // only the version, in snapshots from before there was Monitor
 	Emulated bool   `json:"emulated"`
 	Devices  int    `json:"devices"` // deviceList
 }
@@ -171,6 +172,9 @@ func readNotes(dir string) (n notes, err error) {
 	}
 	if err := json.Unmarshal(text, &n); err != nil {
 		return n, fmt.Errorf("decode %s: %w", notesFile, err)
+	}
+	if n.Monitor == "" && n.QEMU != "" {
+		n.Monitor = qemu{}.name() + " " + n.QEMU
 	}
 	return n, nil
 }

@@ -23,7 +23,8 @@ type vmm interface {
 
 	// The next five add to a machine what it consists of: begin before the disks, and one of the last
 	// two after them. A machine that is restored has the same disks, in the same order, as the one
-	// that was saved.
+	// that was saved. All machines have a network device, so one template serves all network modes. That of
+	// an isolated jail is never connected.
 	begin(m *machine, p jail.Plan) error
 	addDisk(m *machine, p jail.Plan, name string, f *os.File) error     // read-only; m closes f
 	addVolume(m *machine, p jail.Plan, name string, of jail.Plan) error // the writable layer of a jail
