@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"sync"
 	"syscall"
@@ -407,7 +408,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.URL.Scheme, r.URL.Host, r.Host = "https", n.Addr, host
 	r.Header.Del(callHeader)
-	response, err := t.rt.link(n).RoundTrip(r)
+	response, err := t.rt.exchange(n, r)
 	switch {
 	case err != nil && r.Context().Err() != nil:
 		return nil, err
@@ -432,20 +433,61 @@ const (
 // waits is the context key of requests that wait for a daemon to restart.
 type waits struct{}
 
+// exchange sends a request to a node. If it has a body that can be repeated, it waits for a daemon that
+// restarts also if there was a connection, which the daemon has not accepted.
+func (rt *Router) exchange(n fleet.Node, r *http.Request) (*http.Response, error) {
+	connected := false // since the last attempt of the transport, which repeats no request that may have been served
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GetConn: func(string) { connected = false },
+		GotConn: func(httptrace.GotConnInfo) { connected = true },
+	}))
+	again := rt.patience(r.Context())
+	for {
+		response, err := rt.link(n).RoundTrip(r)
+		if err == nil || connected || !notAccepted(err) || r.Body != nil && r.GetBody == nil || !again() {
+			return response, err
+		}
+		if r.GetBody != nil {
+			r.Body, err = r.GetBody()
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
 // dial connects to a node. If its host refuses the connection, a request of a user waits for the
 // daemon, which keeps its jails when it restarts.
 func (rt *Router) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
-	end := time.Now().Add(cmp.Or(rt.cfg.Wait, defaultWait))
+	again := rt.patience(ctx)
 	for {
 		conn, err := d.DialContext(ctx, network, addr)
-		if !errors.Is(err, syscall.ECONNREFUSED) || ctx.Value(waits{}) == nil || time.Now().After(end) {
+		if err == nil || !notAccepted(err) || !again() {
 			return conn, err
+		}
+	}
+}
+
+// notAccepted reports whether no daemon has accepted a connection, if it failed before it could be used.
+// Those that a daemon has not accepted when it exits are reset.
+func notAccepted(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
+}
+
+// patience returns a function that waits before the next attempt to reach a daemon. It returns false if
+// there should be none.
+func (rt *Router) patience(ctx context.Context) (again func() bool) {
+	end := time.Now().Add(cmp.Or(rt.cfg.Wait, defaultWait))
+	return func() bool {
+		if ctx.Value(waits{}) == nil || time.Now().After(end) {
+			return false
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return false
 		case <-time.After(100 * time.Millisecond):
+			return true
 		}
 	}
 }

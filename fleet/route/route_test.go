@@ -175,6 +175,37 @@ func TestForwardWaitsForRestart(t *testing.T) {
 	}
 }
 
+// A connection is reset if the daemon exits before it has accepted it.
+func TestForwardWaitsAfterReset(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", http.NotFoundHandler())
+	b := w.join("b", a, http.NotFoundHandler())
+	b.server.Close()
+	l, err := net.Listen("tcp", b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: b.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }), nil)}
+	defer s.Close()
+	go func() {
+		for range 2 {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 1))
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		}
+		s.Serve(tls.NewListener(l, b.identity.Server()))
+	}()
+	got := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, "http://front.example/jails/j-1/exec", strings.NewReader("hello"))
+	if err := a.Forward(got, r, b.id, fleet.Key{Kind: fleet.Jail, ID: "j-1"}); err != nil || got.Body.String() != "hello" {
+		t.Errorf("Forward = %d with %q, %v; want the text sent", got.Code, got.Body, err)
+	}
+}
+
 // Requests with bodies reach a daemon that is restarted all the time, if it serves those that it has
 // begun to serve.
 func TestForwardDuringRestarts(t *testing.T) {
