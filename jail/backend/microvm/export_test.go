@@ -49,6 +49,17 @@ func SetReaderIdle(b *Backend, d time.Duration) { b.readerIdle = d }
 // UnpackKernel is unpackKernel for tests.
 var UnpackKernel = unpackKernel
 
+// MigrationParameter returns a parameter of the QEMU of a jail.
+func MigrationParameter(ctx context.Context, i jail.Instance, name string) (value any, err error) {
+	err = i.(*instance).withMonitor(ctx, func(m monitor) error {
+		var all map[string]any
+		err := m.(*qmp).run("query-migrate-parameters", nil, &all)
+		value = all[name]
+		return err
+	})
+	return value, err
+}
+
 // UseDouble lets the backend use a test double of Firecracker.
 func UseDouble(b *Backend) { b.double = true }
 

@@ -16,6 +16,7 @@ import (
 	"glasshouse/host/netns"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/backend/microvm"
 	"glasshouse/observe"
 	"glasshouse/observe/event"
 	"glasshouse/observe/network"
@@ -203,6 +204,11 @@ func TestNetworkOfMachine(t *testing.T) {
 				}
 				defer alone.Close()
 				thaw(t, alone)
+				if h.firecracker == "" { // the guest hangs in few of the branches that must announce their address
+					if n, err := microvm.MigrationParameter(t.Context(), alone, "announce-rounds"); n != 0.0 || err != nil {
+						t.Errorf("QEMU asks a branch %v times to announce its address, %v; want 0", n, err)
+					}
+				}
 				output(t, alone, "bash", "-c", fmt.Sprintf(said, "end"))
 				if got := output(t, alone, "bash", "-c", "echo $(tail -n +3 /proc/net/dev | cut -d: -f1); cat /etc/resolv.conf"); got != "lo\n" {
 					t.Errorf("the network of an isolated branch is %q, want only lo", got)

@@ -44,12 +44,17 @@ func (qemu) maxDisks() int { return 19 }
 func (q qemu) program() (string, []string) { return q.b.cfg.QEMU, nil }
 func (qemu) modules() []string             { return nil }
 
+// quiet keeps QEMU from asking a restored guest to announce its network address, which no other host has
+// to learn. Linux 6.12 hangs if a network device is brought down while it handles that request:
+// virtnet_close waits, with the lock for configurations, for a work that takes this lock.
+const quiet = "migration.announce-rounds=0"
+
 // begin adds what all machines have: the port, the monitor and the network.
 func (q qemu) begin(m *machine, p jail.Plan) error {
 	m.add("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-name", string(p.ID),
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-machine", "microvm,acpi=on,rtc=on,memory-backend=ram,suppress-vmdesc=on", "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
-		"-mon", "chardev=monitor,mode=control", "-global", "migration.send-configuration=off")
+		"-mon", "chardev=monitor,mode=control", "-global", "migration.send-configuration=off", "-global", quiet)
 	if q.b.emulates() {
 		m.add("-accel", "tcg,tb-size=64", "-cpu", "max")
 	} else {

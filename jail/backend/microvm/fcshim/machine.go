@@ -240,7 +240,8 @@ func (m *machine) start(args ...string) error {
 	list := []string{"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-name", m.id,
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-machine", "microvm,acpi=on,rtc=on,memory-backend=ram,suppress-vmdesc=on", "-accel", "tcg,tb-size=64", "-cpu", "max",
-		"-global", "migration.send-configuration=off", "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
+		"-global", "migration.send-configuration=off", "-global", "migration.announce-rounds=0", // as Firecracker does
+		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", fds[1]), "-mon", "chardev=monitor,mode=control",
 		"-m", fmt.Sprintf("%dM", c.Machine.MemMiB),
 		"-object", fmt.Sprintf("memory-backend-file,id=ram,size=%d,share=on,mem-path=%s", m.ramSize(), pathOf(m.ram)),
