@@ -70,7 +70,7 @@ var split = map[string]int{
 }
 
 // programs are built once, for tests that look them up with backendtest.Find.
-var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./cmd/glasshouse-guest", "./jail/backend/microvm/fcshim", "./jail/backend/backendtest/probe",
+var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./cmd/glasshouse-guest", "./jail/backend/microvm/fcshim", "./jail/backend/microvm/testguest", "./jail/backend/backendtest/probe",
 	"./test/attack", "./test/escape", "./test/talker"}
 
 // A job is one process of tests.
@@ -278,9 +278,11 @@ func compile(ctx context.Context, dir string, all []*job) error {
 }
 
 // plan returns the processes to run. Those of split packages come first, because they take the
-// longest in total.
+// longest in total. They take turns, so that processes of one package, which need the same part of
+// the machine, seldom run at the same time.
 func plan(all []*job) ([]*job, error) {
 	var queue []*job
+	turns := map[*job]int{} // 0 is a package with one process
 	for _, j := range all {
 		n := split[j.pkg]
 		if n == 0 {
@@ -299,14 +301,17 @@ func plan(all []*job) ([]*job, error) {
 				names = append(names, name)
 			}
 		}
+		turn := 0
 		for chunk := range slices.Chunk(names, n) {
 			part := *j
 			part.run = "^(" + strings.Join(chunk, "|") + ")$"
+			turn++
+			turns[&part] = turn
 			queue = append(queue, &part)
 		}
 	}
 	slices.SortStableFunc(queue, func(a, b *job) int {
-		return cmp.Compare(min(1, len(b.run)), min(1, len(a.run)))
+		return cmp.Or(cmp.Compare(min(1, turns[b]), min(1, turns[a])), cmp.Compare(turns[a], turns[b]))
 	})
 	return queue, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"glasshouse/host/cgroup"
 	"glasshouse/observe"
@@ -52,13 +53,31 @@ func (f *freezer) set(ctx context.Context, reason *bool, on bool) error {
 	}
 	change := f.group.Thaw
 	if after {
-		change = f.group.Freeze
+		change = f.freeze
 	}
 	if err := change(ctx); err != nil {
 		*reason = was
 		return err
 	}
 	return nil
+}
+
+// frozenTime limits the wait until all processes are frozen.
+const frozenTime = 2 * time.Second
+
+// freeze freezes the jail. A process that waits in the kernel without end, for example for a FUSE file
+// system, is frozen when its wait ends, and executes nothing before.
+func (f *freezer) freeze(ctx context.Context) error {
+	if err := f.group.FreezeSoon(); err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(ctx, frozenTime)
+	defer cancel()
+	err := f.group.Wait(short, func(e cgroup.Events) bool { return e.Frozen })
+	if err == nil || ctx.Err() == nil && short.Err() != nil {
+		return nil
+	}
+	return errors.Join(err, f.group.Thaw(context.WithoutCancel(ctx)))
 }
 
 // target describes the jail to the recorder.

@@ -100,9 +100,9 @@ func TestMachineOrDaemonIsKilled(t *testing.T) {
 		return
 	}
 	backendtest.Repeats(t)
-	points, operations := 1, []string{"create", "branch", "pause", "snapshot", "stop"}
+	points, operations := 1, []string{"create", "branch", "snapshot"}
 	if backendtest.Thorough {
-		points, operations = 30, append(operations, "boot")
+		points, operations = 30, append(operations, "pause", "stop", "boot")
 	}
 	seed := uint64(time.Now().UnixNano())
 	if n, err := strconv.ParseUint(os.Getenv("GLASSHOUSE_SEED"), 10, 64); err == nil {

@@ -1,7 +1,9 @@
 package microvm_test
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +19,8 @@ import (
 func TestStateThatCRIURefuses(t *testing.T) {
 	backendtest.Repeats(t)
 	h := newHost(t)
+	var said bytes.Buffer
+	h.log = slog.New(slog.NewTextHandler(&said, nil))
 	var err error
 	h.guest, err = backendtest.Find("./jail/backend/microvm/testguest")
 	if err != nil {
@@ -53,6 +57,9 @@ func TestStateThatCRIURefuses(t *testing.T) {
 	await(t, i, "test -e /tmp/fuse.pending")
 
 	freeze(t, i)
+	if strings.Contains(said.String(), "does not answer") {
+		t.Errorf("the pause waited for a process that waits for the FUSE file system: %s", &said)
+	}
 	dir := t.TempDir()
 	if err := b.Dump(t.Context(), p, i, dir); err != nil {
 		t.Fatal(err)
