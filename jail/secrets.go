@@ -60,6 +60,12 @@ type SecretHolder interface {
 	HideSecrets(ctx context.Context) error
 }
 
+// An AccountHolder is an Instance whose process does not have the jail's root.
+type AccountHolder interface {
+	// Account returns the ids of a user in the jail, frozen or not, as the function Account does.
+	Account(ctx context.Context, user string) (uid, gid uint32, err error)
+}
+
 // secretFiles mounts the secrets of jails.
 type secretFiles struct {
 	*core
@@ -128,16 +134,21 @@ func (sf *secretFiles) showSecrets(ctx context.Context, j Jail, inst Instance, v
 		}
 		return fault.Cannot("jail.showSecrets", "jails of the backend "+j.Spec.Backend+" cannot have secrets", "create the jail with --backend oci")
 	}
-	var owner account
+	var uid, gid uint32
 	if len(values) > 0 {
 		var err error
-		if owner, err = accountOf(ctx, inst.PID(), j.Spec.User); err != nil {
+		if a, ok := inst.(AccountHolder); ok {
+			uid, gid, err = a.Account(ctx, j.Spec.User)
+		} else {
+			uid, gid, err = Account(ctx, inst.PID(), j.Spec.User)
+		}
+		if err != nil {
 			return fmt.Errorf("mount the secrets of %s: %w", j.ID, err)
 		}
 	}
 	files := make([]SecretFile, len(values))
 	for i, v := range values {
-		files[i] = SecretFile{v, owner.uid, owner.gid}
+		files[i] = SecretFile{v, uid, gid}
 	}
 	if err := holder.ShowSecrets(ctx, files); err != nil {
 		return fmt.Errorf("mount the secrets of %s: %w", j.ID, err)
@@ -175,48 +186,42 @@ func (sf *secretFiles) forgetSecrets(ctx context.Context, jid id.Jail) {
 	}
 }
 
-// An account is the user and group that a jail's commands run as.
-type account struct{ uid, gid uint32 }
-
 // maxAccounts bounds the bytes that are read of a jail's /etc/passwd and /etc/group.
 const maxAccounts = 4 << 20
 
-// accountOf resolves "name", "uid", "name:group" or "uid:gid" by the files of the jail, as the
-// jail's init does. Init cannot do it because the jail may be frozen. Empty is root.
-func accountOf(ctx context.Context, pid int, spec string) (account, error) {
-	if spec == "" || spec == "0" || spec == "root" || spec == "0:0" {
-		return account{}, nil
+// Account resolves "name", "uid", "name:group" or "uid:gid" by the files of the jail of a process, as
+// the jail's init does. Init cannot do it because the jail may be frozen. Empty is root.
+func Account(ctx context.Context, pid int, user string) (uid, gid uint32, err error) {
+	if user == "" || user == "0" || user == "root" || user == "0:0" {
+		return 0, 0, nil
 	}
 	root, err := jailfs.Open(fmt.Sprintf("/proc/%d/root", pid))
 	if err != nil {
-		return account{}, err
+		return 0, 0, err
 	}
 	defer root.Close()
-	name, group, hasGroup := strings.Cut(spec, ":")
-	var acct account
+	name, group, hasGroup := strings.Cut(user, ":")
 	uid, numeric := idNumber(name)
-	acct.uid = uid
 	passwd := findLine(ctx, root, "/etc/passwd", 4, func(f []string) bool { return f[0] == name || numeric && f[2] == name })
 	switch {
 	case passwd != nil:
-		acct.uid, _ = idNumber(passwd[2])
-		acct.gid, _ = idNumber(passwd[3])
+		uid, _ = idNumber(passwd[2])
+		gid, _ = idNumber(passwd[3])
 	case !numeric:
-		return account{}, fault.Fieldf("jail.accountOf", "user", "%q is not in the jail's /etc/passwd", name)
+		return 0, 0, fault.Fieldf("jail.Account", "user", "%q is not in the jail's /etc/passwd", name)
 	}
 	if !hasGroup {
-		return acct, nil
+		return uid, gid, nil
 	}
-	gid, numeric := idNumber(group)
-	acct.gid = gid
+	gid, numeric = idNumber(group)
 	entry := findLine(ctx, root, "/etc/group", 3, func(f []string) bool { return f[0] == group })
 	switch {
 	case entry != nil:
-		acct.gid, _ = idNumber(entry[2])
+		gid, _ = idNumber(entry[2])
 	case !numeric:
-		return account{}, fault.Fieldf("jail.accountOf", "user", "group %q is not in the jail's /etc/group", group)
+		return 0, 0, fault.Fieldf("jail.Account", "user", "group %q is not in the jail's /etc/group", group)
 	}
-	return acct, nil
+	return uid, gid, nil
 }
 
 // findLine returns the fields of the first line for which match returns true. The line has at

@@ -82,8 +82,8 @@ func (n Namespace) Show(files []File) error {
 	})
 }
 
-// Hide unmounts the files, so that the processes can be checkpointed. If a process has a file
-// open it returns fault.Conflict and changes nothing.
+// Hide unmounts and erases the files, so that the processes, or the whole memory of their kernel,
+// can be checkpointed. If a process has a file open it returns fault.Conflict and changes nothing.
 func (n Namespace) Hide() error {
 	if at, err := n.find(); at == nil {
 		return err
@@ -92,12 +92,20 @@ func (n Namespace) Hide() error {
 		if at == nil {
 			return nil
 		}
-		err := at.unmount()
+		fd, err := at.writable()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		err = at.unmount()
 		if err == unix.EBUSY {
 			return &fault.Error{Op: "secretfs.Hide", Kind: fault.Conflict,
 				Err: errors.New("a process of the jail has a file in " + Dir + " open, or its working directory there"), Remedy: "close the file and try again"}
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return fill(fd, nil)
 	})
 }
 
@@ -227,23 +235,33 @@ func (p *location) unmount() error {
 	}
 }
 
-// update makes the filesystem contain exactly these files. It writes through another, detached
-// mount.
+// update makes the filesystem contain exactly these files.
 func (p *location) update(files []File) error {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, p.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	fd, err := p.writable()
 	if err != nil {
-		return errMoved
+		return err
 	}
 	defer unix.Close(fd)
+	return fill(fd, files)
+}
+
+// writable returns another, detached mount of the filesystem.
+func (p *location) writable() (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, p.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return -1, errMoved
+	}
 	if !p.is(fd, "") {
-		return errMoved
+		unix.Close(fd)
+		return -1, errMoved
 	}
 	// MOUNT_ATTR_RDONLY is a flag of this mount only. The jail's mount of the same filesystem
 	// stays read-only.
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return os.NewSyscallError("mount_setattr", err)
+		unix.Close(fd)
+		return -1, os.NewSyscallError("mount_setattr", err)
 	}
-	return fill(fd, files)
+	return fd, nil
 }
 
 // mount mounts a new filesystem with the files.
@@ -394,8 +412,8 @@ func (n Namespace) newTmpfs(noSwap bool) (int, error) {
 	return fd, os.NewSyscallError("fsmount", err)
 }
 
-// fill makes the directory contain exactly these files. It truncates files before their
-// removal, which erases them for processes that have them open.
+// fill makes the directory contain exactly these files. It wipes files before their removal, which
+// erases them for processes that have them open.
 func fill(dir int, files []File) error {
 	wanted := map[string]File{}
 	for _, f := range files {
@@ -471,12 +489,24 @@ func holds(dir int, f File) (bool, error) {
 	return bytes.Equal(have, f.Data), nil
 }
 
+// wipe makes a file empty, and the memory of its content zero.
 func wipe(dir int, name string) error {
 	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	for zeros := make([]byte, min(st.Size, MaxSize)); len(zeros) > 0; {
+		n, err := unix.Write(fd, zeros)
+		if err != nil && err != unix.EINTR {
+			return &os.PathError{Op: "erase", Path: name, Err: err}
+		}
+		zeros = zeros[max(n, 0):]
+	}
 	if err := unix.Ftruncate(fd, 0); err != nil {
 		return &os.PathError{Op: "truncate", Path: name, Err: err}
 	}

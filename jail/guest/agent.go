@@ -59,6 +59,8 @@ type agent struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	box *box // the jail; nil before Setup
+	// +checklocks:mu
+	delivery *delivery // of secrets; nil is none
 }
 
 // A box is the running jail.
@@ -82,6 +84,10 @@ func (a *agent) handler() http.Handler {
 	mux.Handle("POST "+wire.EventsPath, a.recorder)
 	mux.HandleFunc("POST "+wire.SyncPath, answer(func(context.Context, none) (none, error) { return none{}, syncVolume() }))
 	mux.HandleFunc("POST "+wire.ChangesPath, answer(a.changes))
+	mux.HandleFunc("POST "+wire.SecretKeyPath, answer(a.secretKey))
+	mux.HandleFunc("POST "+wire.SecretsPath, answer(a.secrets))
+	mux.HandleFunc("POST "+wire.HideSecretsPath, answer(a.hideSecrets))
+	mux.HandleFunc("POST "+wire.AccountPath, answer(a.account))
 	return mux
 }
 
@@ -108,7 +114,7 @@ func answer[In, Out any](do func(ctx context.Context, in In) (Out, error)) http.
 		}
 		if err != nil {
 			w.WriteHeader(http.StatusInternalServerError)
-			json.NewEncoder(w).Encode(wire.Failure{Kind: fault.KindOf(err), Message: err.Error()})
+			json.NewEncoder(w).Encode(wire.FailureOf(err))
 			return
 		}
 		json.NewEncoder(w).Encode(out)

@@ -39,6 +39,9 @@ func Main(args []string) int {
 		fmt.Fprintln(os.NewFile(uintptr(console), "console"), "glasshouse-guest: start init of the jail:", err)
 		return 1
 	}
+	if len(args) > 1 && args[1] == secretsArg {
+		return showSecrets(args[2:])
+	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "glasshouse-guest runs as process 1 of a virtual machine of Glasshouse")
 		return 1

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
-	"glasshouse/internal/text"
 	"glasshouse/jail/guest/wire"
 )
 
@@ -199,7 +198,7 @@ func (l *link) callUpTo(ctx context.Context, path string, in, out any, limit int
 		if err := json.Unmarshal(data, &f); err != nil {
 			return unreachable(path, fmt.Errorf("status %d", answer.StatusCode))
 		}
-		return fault.Newf(f.Kind, "guest"+path, "", "%s", text.ForTerminal(text.Clip(f.Message, 2000)))
+		return f.Fault("guest" + path)
 	}
 	if err := json.Unmarshal(data, out); err != nil {
 		return unreachable(path, err)

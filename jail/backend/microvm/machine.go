@@ -120,7 +120,8 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source, r *
 func (b *Backend) kernelOptions() []string {
 	// After a panic the kernel would start a BIOS, which this machine has only while it boots, and run through
 	// empty memory (machine_real_restart in arch/x86/kernel/reboot.c). A triple fault ends the monitor.
-	options := []string{"console=ttyS0", "quiet", "panic=-1", "reboot=t"}
+	// Free memory contains no secret that a snapshot could save.
+	options := []string{"console=ttyS0", "quiet", "panic=-1", "reboot=t", "init_on_free=1"}
 	if b.emulates() {
 		// The kernel cannot measure the time stamp counter, because the machine has no other clock.
 		// After cmpxchg16b, QEMU 7.2 may save wrong flags for an interrupt, which ends the kernel: its helper

@@ -177,8 +177,6 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return cannot(lacks[writableMounts])
 	case p.Enforce:
 		return cannot(lacks["enforcement"])
-	case p.SecretFiles:
-		return cannot("secrets cannot be shown as files in virtual machines yet: snapshots would contain copies of them")
 	}
 	return nil
 }
@@ -210,6 +208,9 @@ func (l layout) workspace() string { return filepath.Join(l.dir, "workspace.img"
 
 // workspaceFiles has the files of the workspace while they are copied.
 func (l layout) workspaceFiles() string { return l.workspace() + ".files" }
+
+// secrets exists while the jail may have secrets.
+func (l layout) secrets() string { return filepath.Join(l.dir, "secrets") }
 
 func (l layout) record() string { return filepath.Join(l.dir, "machine.json") }
 

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // Port is the name of the control port.
@@ -57,6 +58,11 @@ const (
 	EventsPath  = "/events"  // a request to the recorder of package observe/guest
 	SyncPath    = "/sync"    // writes the files of the jail to the disk
 	ChangesPath = "/changes" // Changes: returns a list of jail.Change
+
+	SecretKeyPath   = "/secrets/key"  // SecretKey: returns another, for the next SecretsPath
+	SecretsPath     = "/secrets"      // SealedSecrets: makes exactly these secrets visible
+	HideSecretsPath = "/secrets/hide" // removes all secrets, or returns fault.Conflict if one is in use
+	AccountPath     = "/account"      // Account: returns another with ids
 )
 
 // A Setup describes the jail that the agent starts.
@@ -137,6 +143,17 @@ type Changes struct {
 type Failure struct {
 	Kind    fault.Kind `json:"kind"`
 	Message string     `json:"message"`
+	Remedy  string     `json:"remedy,omitempty"`
+}
+
+// FailureOf returns the failure that describes an error.
+func FailureOf(err error) Failure {
+	return Failure{fault.KindOf(err), err.Error(), fault.RemedyOf(err)}
+}
+
+// Fault returns the error that a failure describes. It may come from a hostile guest.
+func (f Failure) Fault(op string) error {
+	return &fault.Error{Op: op, Kind: f.Kind, Err: errors.New(text.ForTerminal(text.Clip(f.Message, 2000))), Remedy: text.ForTerminal(text.Clip(f.Remedy, 200))}
 }
 
 // A greeting consists of four messages: the daemon repeats hello until the agent answers welcome, and
