@@ -94,7 +94,7 @@ func (i *instance) Account(ctx context.Context, user string) (uid, gid uint32, e
 }
 
 // awake calls f while the guest runs. If the jail is frozen, the guest keeps its processes frozen.
-func (i *instance) awake(ctx context.Context, f func(ctx context.Context) error) (err error) {
+func (i *instance) awake(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, i.backend.patience(freezeTime))
 	defer cancel()
 	i.pauses.Lock()
@@ -106,18 +106,21 @@ func (i *instance) awake(ctx context.Context, f func(ctx context.Context) error)
 	if !frozen {
 		return f(ctx)
 	}
-	if err := i.group.Thaw(ctx); err != nil {
-		return err
+	return i.whileThawed(ctx, f)
+}
+
+// whileThawed is awake for a frozen jail.
+func (i *instance) whileThawed(ctx context.Context, f func(ctx context.Context) error) error {
+	err := i.group.Thaw(ctx)
+	if err == nil {
+		err = i.withMonitor(ctx, monitor.cont)
 	}
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		if stopErr := i.withMonitor(ctx, monitor.stop); stopErr != nil {
-			err = errors.Join(err, fmt.Errorf("stop the processors: %w", stopErr))
-		}
-		err = errors.Join(err, i.group.Freeze(ctx))
-	}()
-	if err := i.withMonitor(ctx, monitor.cont); err != nil {
-		return err
+	if err == nil {
+		err = f(ctx)
 	}
-	return f(ctx)
+	ctx = context.WithoutCancel(ctx)
+	if stopErr := i.withMonitor(ctx, monitor.stop); stopErr != nil {
+		err = errors.Join(err, fmt.Errorf("stop the processors: %w", stopErr))
+	}
+	return errors.Join(err, i.group.Freeze(ctx))
 }
