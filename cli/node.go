@@ -249,7 +249,7 @@ func (c *command) nodeDrain() *cobra.Command {
 and clients can still create jails on it with --node.
 
 With --move, its jails move to other nodes, each to the one with the fewest jails. Those
-that cannot move, such as the jails of agents, are listed, and the exit code is 1.`,
+that cannot move, such as sandboxes of clients of E2B, are listed, and the exit code is 1.`,
 		Example: "  glasshouse node drain box3\n  glasshouse node drain box3 --move\n  glasshouse node drain box3 --undo",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())

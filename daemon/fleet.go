@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/agents/gateway"
 	"glasshouse/agents/run"
 	"glasshouse/api"
 	"glasshouse/api/wire"
@@ -339,8 +338,6 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 func (d *Daemon) movable(ctx context.Context, j jail.Jail) error {
 	cannot := func(why string) error { return fault.Cannot("daemon.movable", why, "leave the jail on its node") }
 	switch {
-	case j.Spec.Labels[gateway.LabelSession] != "":
-		return cannot("the jail belongs to an agent")
 	case j.Spec.Labels[e2b.LabelSandbox] != "":
 		return cannot("the jail is a sandbox of a client of E2B")
 	case j.Spec.Labels[template.LabelBuild] != "":

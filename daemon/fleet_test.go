@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/agents/gateway"
 	"glasshouse/agents/run"
 	"glasshouse/e2b"
 	"glasshouse/e2b/template"
@@ -118,7 +117,6 @@ func TestMovableJails(t *testing.T) {
 	}{
 		"plain":             {jail.Jail{ID: "j-bbbbbbbbbbbb", Spec: jail.Spec{Labels: map[string]string{"team": "a"}}}, ""},
 		"jail of a session": {jail.Jail{ID: "j-aaaaaaaaaaaa"}, fault.Unsupported},
-		"agent":             {jail.Jail{Spec: jail.Spec{Labels: map[string]string{gateway.LabelSession: "s"}}}, fault.Unsupported},
 		"sandbox":           {jail.Jail{Spec: jail.Spec{Labels: map[string]string{e2b.LabelSandbox: "x"}}}, fault.Unsupported},
 		"build":             {jail.Jail{Spec: jail.Spec{Labels: map[string]string{template.LabelBuild: "x"}}}, fault.Unsupported},
 	} {

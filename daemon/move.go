@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"glasshouse/agents/gateway"
 	"glasshouse/fault"
 	"glasshouse/fleet"
 	"glasshouse/id"
@@ -46,6 +47,7 @@ type mover struct {
 	jails     moveJails
 	snapshots moveSnapshots
 	busy      func(ctx context.Context, j jail.Jail) error // why a jail cannot move now; nil: it can
+	handOver  func(ctx context.Context, session, node string) error
 	publish   func(ctx context.Context)
 	flush     func(ctx context.Context, j id.Jail) error // writes the event log of a jail
 	refresh   func(ctx context.Context) error            // reads the grants of all jails
@@ -105,6 +107,7 @@ type arrival struct {
 func (d *Daemon) newMover(node string, log *slog.Logger) *mover {
 	return &mover{
 		self: node, fleet: d.router, index: d.work.Owners(), jails: d.jails, snapshots: d.snapshots, busy: d.movable, publish: d.published,
+		handOver: func(ctx context.Context, session, node string) error { return d.gateway.HandOver(ctx, session, node) },
 		flush: func(ctx context.Context, j id.Jail) error {
 			events, err := d.observers.Log(ctx, j)
 			if err != nil {
@@ -146,6 +149,9 @@ func (m *mover) Move(ctx context.Context, jid id.Jail, to string) (fleet.Node, e
 	n, err := m.target(ctx, to, j.State == jail.Running || j.State == jail.Paused)
 	if err != nil {
 		return n, err
+	}
+	if session := j.Spec.Labels[gateway.LabelSession]; session != "" { // its run continues in another jail
+		return n, m.handOver(ctx, session, n.ID)
 	}
 	if err := cmp.Or(jail.CanMove(j), m.busy(ctx, j)); err != nil {
 		return n, err

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"glasshouse/agents/gateway"
 	"glasshouse/fault"
 	"glasshouse/fleet"
 	"glasshouse/id"
@@ -365,12 +366,22 @@ func TestMoveToUnusableNodes(t *testing.T) {
 		t.Errorf("Move to the same node = %v, want conflict", err)
 	}
 	a.busy = func(context.Context, jail.Jail) error {
-		return fault.Cannot("busy", "the jail belongs to an agent", "")
+		return fault.Cannot("busy", "a template is being built in the jail", "")
 	}
 	if _, err := a.Move(t.Context(), moving, ""); !errors.Is(err, fault.Unsupported) {
-		t.Errorf("Move of a jail of an agent = %v, want unsupported", err)
+		t.Errorf("Move of a busy jail = %v, want unsupported", err)
 	}
 	a.busy = func(context.Context, jail.Jail) error { return nil }
+	handed := ""
+	a.handOver = func(_ context.Context, session, node string) error {
+		handed = session + " to " + node
+		return nil
+	}
+	a.jail.Spec.Labels = map[string]string{gateway.LabelSession: "s-1"}
+	if n, err := a.Move(t.Context(), moving, ""); err != nil || n.ID != "b" || handed != "s-1 to b" || a.jail == nil {
+		t.Errorf("Move of a jail of an agent = %+v, %v, handed over: %q; want its session handed to b", n, err, handed)
+	}
+	a.jail.Spec.Labels = nil
 	end, err := a.begin(moving)
 	if err != nil {
 		t.Fatal(err)

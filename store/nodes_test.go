@@ -181,19 +181,19 @@ func nodesFenced(t *testing.T, s *store.Store) {
 	claim(back, false)
 	waiting("a", 0)
 	// The session is given back to the node that has its jail.
-	if err := rs.Assign(ctx, "s", "a"); err != nil {
-		t.Fatal(err)
+	if ok, err := rs.Assign(ctx, "s", "a"); ok || err != nil {
+		t.Fatalf("Assign of a claimed session = %t, %v; want false", ok, err)
 	}
 	waiting("a", 0) // b has claimed it
 	if err := rs.Release(ctx, "s", "b"); err != nil {
 		t.Fatal(err)
 	}
-	if err := rs.Assign(ctx, "s", "nobody"); err != nil {
-		t.Fatal(err)
+	if ok, err := rs.Assign(ctx, "s", "nobody"); ok || err != nil {
+		t.Fatalf("Assign to an unknown node = %t, %v; want false", ok, err)
 	}
 	waiting("b", 1)
-	if err := rs.Assign(ctx, "s", "a"); err != nil {
-		t.Fatal(err)
+	if ok, err := rs.Assign(ctx, "s", "a"); !ok || err != nil {
+		t.Fatalf("Assign = %t, %v; want true", ok, err)
 	}
 	waiting("b", 0)
 	waiting("a", 1)

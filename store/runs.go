@@ -603,15 +603,16 @@ func (rs Runs) Claim(ctx context.Context, sid, holder string, epoch int64) (bool
 	return n == 1, err
 }
 
-// Assign lets another node start the runs of a session, if that node is up and the session is
-// unclaimed.
-func (rs Runs) Assign(ctx context.Context, sid, node string) error {
-	_, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET assignee = $2
+// Assign lets another node start the runs of a session. It returns false if that node is not up or the
+// session is claimed.
+func (rs Runs) Assign(ctx context.Context, sid, node string) (bool, error) {
+	res, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET assignee = $2
 		WHERE id = $1 AND holder = '' AND EXISTS (SELECT 1 FROM nodes WHERE id = $2 AND state = 'up')`, sid, node)
 	if err != nil {
-		return fmt.Errorf("assign session %s to node %s: %w", sid, node, err)
+		return false, fmt.Errorf("assign session %s to node %s: %w", sid, node, err)
 	}
-	return nil
+	n, err := res.RowsAffected()
+	return n == 1, err
 }
 
 // Release ends a holder's claim on one session, or all, and then returns the deliveries that

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"glasshouse/agents/autonomy"
+	"glasshouse/agents/run"
 	"glasshouse/api/wire"
 	"glasshouse/id"
 	"glasshouse/object/objecttest"
@@ -156,6 +157,64 @@ func continueElsewhere(t *testing.T, objects string, n, lines int) {
 	for _, r := range g.checkLines(b, runs, lines) {
 		if r.Jail == old[r.ID] || r.Restarts != 0 {
 			t.Errorf("run = %+v, want it done in another jail, with the same process\n%s", r, b.log)
+		}
+	}
+}
+
+// TestRunsMove moves the jails of running agents to another node, and back. Nothing is repeated.
+func TestRunsMove(t *testing.T) {
+	const lines = 20
+	objects := url.URL{Scheme: "file", Path: t.TempDir()}
+	g := openFleetGroup(t, 2, modelOfLines(lines), fmt.Sprintf("objects: %q", objects.String()))
+	a, b := g.daemons[0], g.daemons[1]
+	b.kill() // now daemon a owns all runs
+	runs := a.startLines(2)
+	get := func(r id.Run) wire.Run {
+		t.Helper()
+		now, err := a.Client.Run(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	for _, r := range runs {
+		if !within(time.Minute, func() bool { return get(r).Steps >= 6 }) {
+			t.Fatalf("run = %+v, want it to work\n%s", get(r), a.log)
+		}
+	}
+	b.start()
+	for n, to := range []string{"n1", "n0"} {
+		from := g.daemons[n]
+		for _, r := range runs {
+			was := get(r)
+			if moved, err := from.MoveJail(t.Context(), was.Jail, to); err != nil || moved.Name != to {
+				t.Fatalf("move %d of the jail of %+v = %+v, %v\n%s\n%s", n, was, moved, err, a.log, b.log)
+			}
+			now := get(r)
+			if now.State != "active" || now.Jail == was.Jail {
+				t.Errorf("after a move the run is %+v, want it in another jail", now)
+			}
+			if j, err := from.Jail(t.Context(), was.Jail); err != nil || j.State != "stopped" {
+				t.Errorf("the jail of before is %+v, %v; want it stopped", j, err)
+			}
+		}
+	}
+	for _, r := range g.checkLines(a, runs, lines) {
+		if r.Restarts != 0 {
+			t.Errorf("run = %+v, want it done with the same process", r)
+		}
+		all, err := g.db.Runs().Steps(t.Context(), run.StepFilter{Run: r.ID, Limit: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools := 0
+		for _, s := range all {
+			if s.Kind == run.Tool {
+				tools++
+			}
+		}
+		if tools != lines+1 {
+			t.Errorf("run %s has %d steps with tools, want %d: none is repeated", r.ID, tools, lines+1)
 		}
 	}
 }

@@ -29,6 +29,11 @@ type checkpoints struct {
 // its reason says why. The same applies to an automatic checkpoint of a jail that cannot be
 // snapshotted at the moment; a person gets the error and can repeat the request.
 func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage) (run.Checkpoint, error) {
+	return cp.checkpointAndPause(ctx, rid, reason, by, state, false)
+}
+
+// checkpointAndPause is checkpoint. With pause the jail then stays paused.
+func (cp *checkpoints) checkpointAndPause(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage, pause bool) (run.Checkpoint, error) {
 	r, err := cp.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return run.Checkpoint{}, err
@@ -65,7 +70,7 @@ func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by st
 	// Without the prompt lock, the snapshot could contain a partly written prompt.
 	if quiet && cp.canSnapshot(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
-			s, err := cp.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
+			s, err := cp.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true, Pause: pause})
 			return s.ID, err
 		}
 	}

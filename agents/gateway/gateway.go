@@ -122,7 +122,8 @@ type Config struct {
 	// Scan is the interval between scans for runs, besides those that Wake starts. 0: one second.
 	Scan time.Duration
 
-	// MayStart reports whether this daemon starts runs that no other daemon executes. nil: it does.
+	// MayStart reports whether this daemon starts runs that no other daemon executes, besides those whose
+	// jails it has. nil: it does.
 	MayStart func(context.Context) bool
 	Policy   PolicyEngine
 	Caps     Capabilities
@@ -212,7 +213,7 @@ func New(cfg Config) *Gateway {
 	}
 	co := &core{cfg: cfg, wake: make(chan struct{}, 1)}
 	co.ctx, co.cancel = context.WithCancel(context.Background())
-	su := &supervisions{core: co, byRun: map[id.Run]*supervision{}}
+	su := &supervisions{core: co, byRun: map[id.Run]*supervision{}, leaving: map[id.Run]bool{}}
 	cp := &checkpoints{core: co, supervisions: su, stored: make(chan struct{}, 1)}
 	ds := &decisions{core: co, checkpoints: cp, harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}}
 	ep := &endpoints{core: co, decisions: ds, open: map[id.Jail]*agentEndpoint{}, runByJail: map[id.Jail]id.Run{}}
@@ -391,9 +392,6 @@ func (g *Gateway) scan() error {
 	runs, err := g.unsupervised(g.ctx, room)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
-	}
-	if len(runs) == 0 || g.cfg.MayStart != nil && !g.cfg.MayStart(g.ctx) {
-		return errors.Join(errs...)
 	}
 	for _, r := range runs {
 		g.startSupervision(r)

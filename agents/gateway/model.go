@@ -116,6 +116,16 @@ func (a modelJournal) End(ctx context.Context, key, _ string, r llm.Recorded) er
 	return err
 }
 
+func (a modelJournal) Abandon(ctx context.Context, key string) {
+	key, err := a.calls.journalKey(ctx, a.run, key, false)
+	if err == nil {
+		err = a.calls.cfg.Runs.AbandonStep(ctx, a.run.ID, key)
+	}
+	if err != nil {
+		a.calls.cfg.Log.Warn("could not release the step of a model call", "run", a.run.ID, "step", key, "err", err)
+	}
+}
+
 // A callSummary is the output of a model step whose response is not replayed.
 type callSummary struct {
 	Outcome llm.Outcome `json:"outcome"`

@@ -247,7 +247,7 @@ func (sv *supervisor) beginRecovery(ctx context.Context, r run.Run) (run.Run, er
 			return r, fmt.Errorf("read the checkpoint to recover run %s from: %w", r.ID, err)
 		}
 	}
-	sv.cfg.Log.Warn("the jail of a run was lost", "run", r.ID, "jail", r.Jail, "checkpoint", c.ID, "steps", r.Steps-c.Steps)
+	sv.cfg.Log.Warn("the jail of a run is not on this host; the run continues from the last copy of it", "run", r.ID, "jail", r.Jail, "checkpoint", c.ID, "steps", r.Steps-c.Steps)
 	return sv.recordRecovery(ctx, r, c)
 }
 

@@ -56,13 +56,25 @@ type supervision struct {
 	changed chan struct{} // closed by notifyStateChange
 	// +checklocks:mu
 	claim context.Context // ends with the claim on the run; nil: not claimed yet
+	// +checklocks:mu
+	cancel context.CancelCauseFunc // of the supervision; nil: not claimed yet
 }
 
-// setClaim records the context that ends with the claim on the run.
-func (sup *supervision) setClaim(ctx context.Context) {
+// setClaim records the context that ends with the claim on the run, and the function that ends the
+// supervision.
+func (sup *supervision) setClaim(ctx context.Context, cancel context.CancelCauseFunc) {
 	sup.mu.Lock()
 	defer sup.mu.Unlock()
-	sup.claim = ctx
+	sup.claim, sup.cancel = ctx, cancel
+}
+
+// end ends the supervision, and not the agent.
+func (sup *supervision) end(why error) {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	if sup.cancel != nil {
+		sup.cancel(why)
+	}
 }
 
 // mayUse reports whether this daemon has the claim on the run, and the run uses jail j.
@@ -110,13 +122,16 @@ type supervisions struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	byRun map[id.Run]*supervision
+	// +checklocks:mu
+	leaving map[id.Run]bool // runs that another node is about to continue
 }
 
-// begin adds a supervision until end is called. It returns nil if the run is supervised.
+// begin adds a supervision until end is called. It returns nil if the run is supervised, or about to
+// leave this daemon.
 func (su *supervisions) begin(r id.Run) (sup *supervision, end func()) {
 	su.mu.Lock()
 	defer su.mu.Unlock()
-	if su.byRun[r] != nil {
+	if su.byRun[r] != nil || su.leaving[r] {
 		return nil, nil
 	}
 	sup = newSupervision(r)
@@ -203,8 +218,8 @@ func (sv *supervisor) supervise(sup *supervision) {
 		}
 		return
 	}
-	sup.setClaim(claimed)
 	ctx, cancel := context.WithCancelCause(claimed) // the claim's context outlives the gateway
+	sup.setClaim(claimed, cancel)
 	defer cancel(nil)
 	defer context.AfterFunc(sv.ctx, func() { cancel(context.Cause(sv.ctx)) })()
 	defer func() {

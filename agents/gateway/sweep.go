@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"glasshouse/agents/run"
@@ -15,18 +16,29 @@ import (
 // A daemon that is killed may leave jails behind: the jail of a run that has ended, or of a
 // run that another daemon has continued in a new jail. sweep stops and deletes them.
 
-// unsupervised returns at most limit active runs that no daemon supervises and that can run here.
+// unsupervised returns at most limit active runs that no daemon supervises and that can run here. A
+// node that is being drained continues only those whose jails it has.
 func (sv *supervisor) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
+	drained := sync.OnceValue(func() bool { return sv.cfg.MayStart != nil && !sv.cfg.MayStart(ctx) })
 	// Sessions whose jail is on another host. A daemon that starts one run of a session
 	// supervises all of its runs.
 	elsewhere := map[string]bool{}
 	return sv.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
-		if r.State != run.Active || elsewhere[r.Session] {
+		if r.State != run.Active || elsewhere[r.Session] || drained() && !sv.hasJail(ctx, r) {
 			return false
 		}
 		elsewhere[r.Session] = sv.isElsewhere(ctx, r)
 		return !elsewhere[r.Session]
 	})
+}
+
+// hasJail reports whether the jail of a run is on this host.
+func (sv *supervisor) hasJail(ctx context.Context, r run.Run) bool {
+	if r.Jail == "" {
+		return false
+	}
+	_, err := sv.cfg.Jails.Get(ctx, r.Jail)
+	return err == nil
 }
 
 // isElsewhere reports whether a run must wait for another daemon, which has the jail of its
@@ -47,7 +59,7 @@ func (sv *supervisor) isElsewhere(ctx context.Context, r run.Run) bool {
 	if s.Jail != r.Jail || s.JailHolder == "" || s.JailHolder == sv.cfg.Runs.Holder() {
 		return false
 	}
-	if err := sv.cfg.Runs.Assign(ctx, s.ID, s.JailHolder); err != nil && ctx.Err() == nil {
+	if _, err := sv.cfg.Runs.Assign(ctx, s.ID, s.JailHolder); err != nil && ctx.Err() == nil {
 		sv.cfg.Log.Warn("could not assign a session to the daemon with its jail", "session", s.ID, "daemon", s.JailHolder, "err", err)
 	}
 	return true

@@ -27,6 +27,7 @@ type exchange struct {
 
 	key    string // idempotency key for the journal; empty: the answer is not stored
 	digest string // digest of the request, for the journal
+	stored bool   // in the journal
 
 	account  account
 	reserved int64 // tokens reserved in the provider's rate limiter
@@ -218,6 +219,7 @@ func (x *exchange) keep(ctx context.Context, status int, contentType string) err
 		x.g.cfg.Log.Error("cannot store a model answer in the journal", "call", x.call.ID, "run", x.caller.Run, "error", err)
 		return notRecorded()
 	}
+	x.stored = true
 	return nil
 }
 

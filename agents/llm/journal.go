@@ -25,6 +25,9 @@ type Journal interface {
 	// End stores the answer. It is called at most once for each Begin, and not if the answer
 	// is incomplete.
 	End(ctx context.Context, key, digest string, r Recorded) error
+
+	// Abandon is called when a request has ended without End, after its Begin returned no answer.
+	Abandon(ctx context.Context, key string)
 }
 
 // A Recorded is a stored answer, byte for byte. Errors and incomplete answers are not stored.
@@ -102,5 +105,14 @@ func (x *exchange) recall(ctx context.Context, key string) (was *Recorded, leave
 	sum.Write(x.in)
 	x.key, x.digest = key, hex.EncodeToString(sum.Sum(nil))
 	was, err = x.caller.Journal.Begin(ctx, key, x.digest)
-	return was, leave, err
+	if was != nil || err != nil {
+		return was, leave, err
+	}
+	land := leave
+	return nil, func() {
+		if !x.stored {
+			x.caller.Journal.Abandon(context.WithoutCancel(ctx), key)
+		}
+		land()
+	}, nil
 }

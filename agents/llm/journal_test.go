@@ -20,6 +20,8 @@ type diary struct {
 	begun  map[string]string
 	ended  map[string]llm.Recorded
 	broken error
+
+	abandoned []string
 }
 
 func newDiary() *diary { return &diary{begun: map[string]string{}, ended: map[string]llm.Recorded{}} }
@@ -49,6 +51,12 @@ func (d *diary) End(_ context.Context, key, digest string, r llm.Recorded) error
 	r.Body = append([]byte(nil), r.Body...)
 	d.ended[key] = r
 	return nil
+}
+
+func (d *diary) Abandon(_ context.Context, key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.abandoned = append(d.abandoned, key)
 }
 
 func TestReplayedAnswerIsFree(t *testing.T) {
@@ -123,6 +131,9 @@ func TestRequestIsRepeatedAfterDaemonCrash(t *testing.T) {
 			}
 		}
 	}
+	if got := len(d.abandoned); got != len(asks) {
+		t.Errorf("%d requests were abandoned, want the %d without a stored answer", got, len(asks))
+	}
 	d.broken = nil // the daemon has restarted and finds unfinished requests
 	for _, a := range asks {
 		first := h.post(a.path, a.body, "Idempotency-Key", a.name)
@@ -130,6 +141,9 @@ func TestRequestIsRepeatedAfterDaemonCrash(t *testing.T) {
 		if first.status != 200 || first.body != again.body || again.header.Get("Idempotent-Replay") != "true" {
 			t.Errorf("%s: %d %s", a.name, first.status, first.body)
 		}
+	}
+	if got := len(d.abandoned); got != len(asks) {
+		t.Errorf("%d requests were abandoned, want none with a stored answer", got-len(asks))
 	}
 }
 

@@ -375,7 +375,8 @@ func (cl *claims) dropAll() {
 	}
 }
 
-// Assign lets another Node supervise the runs of a session that no Manager has claimed.
-func (cl *claims) Assign(ctx context.Context, sid, node string) error {
+// Assign lets another Node supervise the runs of a session. It returns false if that Node is not up, or
+// if a Manager has claimed the session.
+func (cl *claims) Assign(ctx context.Context, sid, node string) (bool, error) {
 	return cl.store.Assign(ctx, sid, node)
 }

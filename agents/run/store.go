@@ -46,9 +46,9 @@ type Store interface {
 	// Claim gives a session to a holder, unless another holder has it. If epoch is not 0, the
 	// holder must be a node with a valid lease and this epoch. It reports whether it succeeded.
 	Claim(ctx context.Context, sid, holder string, epoch int64) (bool, error)
-	// Assign lets another node start the runs of a session, if that node is up and the session
-	// is unclaimed.
-	Assign(ctx context.Context, sid, node string) error
+	// Assign lets another node start the runs of a session. It returns false if that node is not up
+	// or the session is claimed.
+	Assign(ctx context.Context, sid, node string) (bool, error)
 	// Release ends the claim of a holder on a session. If sid is "", it ends all claims of the
 	// holder and returns the deliveries that it took without reporting a result.
 	Release(ctx context.Context, sid, holder string) error
