@@ -33,7 +33,7 @@ func (g *Gateway) HandOver(ctx context.Context, sid, node string) error {
 		if !g.supervisions.leave(r.ID, true) {
 			return fault.Newf(fault.Conflict, "gateway.HandOver", string(r.ID), "the run is being handed over")
 		}
-		defer g.supervisions.leave(r.ID, false)
+		defer g.stayHere(r.ID)
 	}
 	err = g.suspend(ctx, runs)
 	if err == nil {
@@ -135,8 +135,13 @@ func (g *Gateway) continueHere(ctx context.Context, runs []run.Run) (err error) 
 			err = errors.Join(err, fmt.Errorf("resume jail %s: %w", r.Jail, rerr))
 		}
 	}
-	g.Wake()
 	return err
+}
+
+// stayHere lets this daemon supervise a run again, if it still can.
+func (g *Gateway) stayHere(r id.Run) {
+	g.supervisions.leave(r, false)
+	g.Wake()
 }
 
 // awaitHandOver waits until another node has restored the jails of runs, and stops those of this node.

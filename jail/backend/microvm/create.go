@@ -306,6 +306,6 @@ func (b *Backend) release(ctx context.Context, p jail.Plan) error {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	l := layout{p.Dir}
-	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.identity()), removeMounts(p),
+	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.secrets()), os.RemoveAll(l.identity()), removeMounts(p),
 		os.RemoveAll(l.workspaceFiles()), os.RemoveAll(l.workspace()+partial))
 }
