@@ -137,9 +137,9 @@ func (sf *secretFiles) showSecrets(ctx context.Context, j Jail, inst Instance, v
 	var uid, gid uint32
 	if len(values) > 0 {
 		var err error
-		if a, ok := inst.(AccountHolder); ok {
+		if a, ok := inst.(AccountHolder); ok && !isRoot(j.Spec.User) {
 			uid, gid, err = a.Account(ctx, j.Spec.User)
-		} else {
+		} else if !ok {
 			uid, gid, err = Account(ctx, inst.PID(), j.Spec.User)
 		}
 		if err != nil {
@@ -192,7 +192,7 @@ const maxAccounts = 4 << 20
 // Account resolves "name", "uid", "name:group" or "uid:gid" by the files of the jail of a process, as
 // the jail's init does. Init cannot do it because the jail may be frozen. Empty is root.
 func Account(ctx context.Context, pid int, user string) (uid, gid uint32, err error) {
-	if user == "" || user == "0" || user == "root" || user == "0:0" {
+	if isRoot(user) {
 		return 0, 0, nil
 	}
 	root, err := jailfs.Open(fmt.Sprintf("/proc/%d/root", pid))
@@ -223,6 +223,8 @@ func Account(ctx context.Context, pid int, user string) (uid, gid uint32, err er
 	}
 	return uid, gid, nil
 }
+
+func isRoot(user string) bool { return user == "" || user == "0" || user == "root" || user == "0:0" }
 
 // findLine returns the fields of the first line for which match returns true. The line has at
 // least the given number of fields. The jail controls the file; findLine returns nil if it

@@ -30,10 +30,11 @@ func (g *Gateway) HandOver(ctx context.Context, sid, node string) error {
 		return err
 	}
 	for _, r := range runs {
-		if !g.supervisions.leave(r.ID, true) {
+		stay := g.supervisions.leave(r.ID)
+		if stay == nil {
 			return fault.Newf(fault.Conflict, "gateway.HandOver", string(r.ID), "the run is being handed over")
 		}
-		defer g.stayHere(r.ID)
+		defer stay()
 	}
 	err = g.suspend(ctx, runs)
 	if err == nil {
@@ -138,12 +139,6 @@ func (g *Gateway) continueHere(ctx context.Context, runs []run.Run) (err error) 
 	return err
 }
 
-// stayHere lets this daemon supervise a run again, if it still can.
-func (g *Gateway) stayHere(r id.Run) {
-	g.supervisions.leave(r, false)
-	g.Wake()
-}
-
 // awaitHandOver waits until another node has restored the jails of runs, and stops those of this node.
 func (g *Gateway) awaitHandOver(ctx context.Context, runs []run.Run) error {
 	for _, r := range runs {
@@ -158,35 +153,29 @@ func (g *Gateway) awaitHandOver(ctx context.Context, runs []run.Run) error {
 			case <-time.After(100 * time.Millisecond):
 			}
 		}
-		if err := g.stopJailOf(context.WithoutCancel(ctx), r); err != nil {
+		g.endpoints.release(r.Jail, r.ID)
+		if err := g.stopJail(context.WithoutCancel(ctx), r.Jail); err != nil {
 			g.cfg.Log.Warn("could not stop the jail of a run that another node continues", "run", r.ID, "jail", r.Jail, "err", err)
 		}
 	}
 	return nil
 }
 
-func (g *Gateway) stopJailOf(ctx context.Context, r run.Run) error {
-	g.endpoints.release(r.Jail, r.ID)
-	j, err := g.cfg.Jails.Get(ctx, r.Jail)
-	if err != nil {
-		return err
-	}
-	return g.stopJail(ctx, j)
-}
-
-// leave sets whether a run is about to leave this daemon, which then does not begin to supervise it. It
-// returns false if the run is about to leave already.
-func (su *supervisions) leave(r id.Run, on bool) bool {
+// leave keeps this daemon from supervising a run, which is about to leave it, until stay is called. It
+// returns nil if the run is about to leave already.
+func (su *supervisions) leave(r id.Run) (stay func()) {
 	su.mu.Lock()
 	defer su.mu.Unlock()
-	if on && su.leaving[r] {
-		return false
+	if su.leaving[r] {
+		return nil
 	}
-	delete(su.leaving, r)
-	if on {
-		su.leaving[r] = true
+	su.leaving[r] = true
+	return func() {
+		su.mu.Lock()
+		delete(su.leaving, r)
+		su.mu.Unlock()
+		su.Wake()
 	}
-	return true
 }
 
 // stop ends the supervision of a run and waits for its end.

@@ -93,7 +93,7 @@ func (sv *supervisor) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) err
 	switch {
 	case sup != nil:
 	case r.Jail != "" && r.Jail != j.ID: // the run was continued in another jail
-		return sv.stopJail(ctx, j)
+		return sv.stopJail(ctx, j.ID)
 	case r.State.Ended():
 		sv.cleanUpRun(r)
 	case r.State == run.Paused && r.Why != run.ForApproval:
@@ -104,8 +104,8 @@ func (sv *supervisor) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) err
 
 // stopJail stops a jail that no run uses. It does not resume a paused jail: another daemon may have
 // continued the run of its processes.
-func (co *core) stopJail(ctx context.Context, j jail.Jail) error {
-	_, err := co.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{})
+func (co *core) stopJail(ctx context.Context, j id.Jail) error {
+	_, err := co.cfg.Jails.Stop(ctx, j, jail.StopOptions{})
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return nil
 	}

@@ -29,17 +29,15 @@ const deliveryTime = 2 * time.Minute
 
 // A delivery is that process, while it waits for the secrets.
 type delivery struct {
-	cmd     *exec.Cmd
-	in, out *os.File
-	expire  *time.Timer
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    io.Reader
+	cancel context.CancelFunc
 }
 
 // end ends the process, if it has not ended.
 func (d *delivery) end() error {
-	d.expire.Stop()
-	d.cmd.Process.Kill()
-	d.in.Close()
-	d.out.Close()
+	d.cancel()
 	return d.cmd.Wait()
 }
 
@@ -70,24 +68,21 @@ func (a *agent) secretKey(_ context.Context, in wire.SecretKey) (wire.SecretKey,
 }
 
 // startDelivery starts the process for the jail of an init.
-func startDelivery(init int) (_ *delivery, err error) {
-	inRead, inWrite, err := os.Pipe()
-	if err != nil {
+func startDelivery(init int) (*delivery, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), deliveryTime)
+	d := &delivery{cmd: exec.CommandContext(ctx, wire.AgentPath, secretsArg, strconv.Itoa(init)), cancel: cancel}
+	d.cmd.Dir, d.cmd.Stderr = "/", os.Stderr
+	var err, outErr error
+	d.in, err = d.cmd.StdinPipe()
+	d.out, outErr = d.cmd.StdoutPipe()
+	if err := errors.Join(err, outErr); err != nil {
+		cancel()
 		return nil, err
 	}
-	defer inRead.Close()
-	outRead, outWrite, err := os.Pipe()
-	if err != nil {
-		return nil, errors.Join(err, inWrite.Close())
+	if err := d.cmd.Start(); err != nil { // closes the pipes
+		cancel()
+		return nil, err
 	}
-	defer outWrite.Close()
-	d := &delivery{in: inWrite, out: outRead}
-	d.cmd = &exec.Cmd{Path: wire.AgentPath, Args: []string{wire.AgentPath, secretsArg, strconv.Itoa(init)}, Dir: "/", Stdin: inRead, Stdout: outWrite, Stderr: os.Stderr}
-	if err := d.cmd.Start(); err != nil {
-		return nil, errors.Join(err, inWrite.Close(), outRead.Close())
-	}
-	process := d.cmd.Process
-	d.expire = time.AfterFunc(deliveryTime, func() { process.Kill() })
 	return d, nil
 }
 

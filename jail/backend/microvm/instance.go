@@ -93,14 +93,19 @@ func (i *instance) completeFreeze(ctx context.Context) error {
 	return i.group.Freeze(ctx)
 }
 
-// Thaw implements jail.Instance.
-func (i *instance) Thaw(ctx context.Context) error {
+// wake lets the monitor and the processors run. The guest keeps a frozen jail frozen.
+func (i *instance) wake(ctx context.Context) error {
 	if err := i.group.Thaw(ctx); err != nil {
 		return err
 	}
+	return i.withMonitor(ctx, monitor.cont)
+}
+
+// Thaw implements jail.Instance.
+func (i *instance) Thaw(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.backend.patience(freezeTime))
 	defer cancel()
-	if err := i.withMonitor(ctx, monitor.cont); err != nil {
+	if err := i.wake(ctx); err != nil {
 		return err
 	}
 	if err := i.connect(ctx); err != nil {

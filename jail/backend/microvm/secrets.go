@@ -83,9 +83,6 @@ func (i *instance) hasSecrets() (bool, error) {
 
 // Account implements jail.AccountHolder.
 func (i *instance) Account(ctx context.Context, user string) (uid, gid uint32, err error) {
-	if user == "" {
-		return 0, 0, nil
-	}
 	var a wire.Account
 	err = i.awake(ctx, func(ctx context.Context) error {
 		return i.guest.call(ctx, wire.AccountPath, wire.Account{User: user}, &a)
@@ -111,10 +108,7 @@ func (i *instance) awake(ctx context.Context, f func(ctx context.Context) error)
 
 // whileThawed is awake for a frozen jail.
 func (i *instance) whileThawed(ctx context.Context, f func(ctx context.Context) error) error {
-	err := i.group.Thaw(ctx)
-	if err == nil {
-		err = i.withMonitor(ctx, monitor.cont)
-	}
+	err := i.wake(ctx)
 	if err == nil {
 		err = f(ctx)
 	}
