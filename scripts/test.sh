@@ -99,5 +99,16 @@ if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -n "${unexpected// /}" ]; then
 	echo "$unexpected"
 	status=1
 fi
+
+# Last, so that a log of which only the end is kept names them, too.
+failed=$(sed -nE 's/.*"Action":"fail".*"Package":"([^"]*)","Test":"([^"]*)".*/\1 \2/p' "$log" | head -n 10 || true)
+while read -r package test; do
+	[ -n "$test" ] || continue
+	echo "failed: $package $test"
+	grep -F "\"Package\":\"$package\",\"Test\":\"$test\",\"Output\"" "$log" |
+		sed -nE 's/.*"Output":"(.*_test\.go:[0-9]+: .*)"\}$/\1/p' | cut -c 1-400 | head -n 3 || true
+done <<<"$failed"
+sed -nE 's/.*"Output":"(FAIL glasshouse.*|panic: .*|WARNING: DATA RACE)\\n".*/\1/p' "$log" |
+	cut -c 1-400 | head -n 5 || true
 say "done, status $status"
 exit $status
