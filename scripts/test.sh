@@ -75,8 +75,6 @@ for _ in $(seq 45); do
 	sleep 1
 done
 if [ -n "$left" ]; then
-	echo "resources left by the tests:"
-	echo "$left"
 	status=1
 elif [ -d "$run/results" ]; then # not those of tests that have left something behind
 	find "$run/results" -type f -exec mv -t "$results" {} +
@@ -110,5 +108,6 @@ while read -r package test; do
 done <<<"$failed"
 sed -nE 's/.*"Output":"(FAIL glasshouse.*|panic: .*|WARNING: DATA RACE)\\n".*/\1/p' "$log" |
 	cut -c 1-400 | head -n 5 || true
+[ -z "$left" ] || printf 'left by the tests: %s\n' "$left"
 say "done, status $status"
 exit $status

@@ -17,12 +17,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
@@ -64,9 +61,7 @@ func (t *Tool) Probe(ctx context.Context) error {
 		if err := t.unshareMounts(); err != nil {
 			return err
 		}
-		cmd, done := t.check(ctx)
-		defer done()
-		out, err = cmd.CombinedOutput()
+		out, err = t.check(ctx).CombinedOutput()
 		t.saveCache("/proc/thread-self")
 		return err
 	})
@@ -77,58 +72,14 @@ func (t *Tool) Probe(ctx context.Context) error {
 }
 
 // check returns the command that checks the kernel. It ends with the calling thread, and so with a
-// daemon that is killed: without its parent, the command can wait forever. done is called after
-// the command.
+// daemon that is killed.
 //
-// CRIU starts processes that wait until it kills them. They would remain if CRIU is killed. Therefore
-// CRIU has a terminal of its own: when the leader of a session exits, the kernel sends SIGHUP to all
-// its processes (disassociate_ctty in drivers/tty/tty_jobctrl.c). If the daemon ignores SIGHUP, for
-// example because of nohup(1), it receives it meanwhile, so that CRIU does not inherit that.
-func (t *Tool) check(ctx context.Context, args ...string) (cmd *exec.Cmd, done func()) {
-	cmd = exec.CommandContext(ctx, t.path, append([]string{"check"}, args...)...)
+// CRIU starts processes that wait or are stopped until it kills them. They would remain if CRIU is
+// killed. Therefore CRIU is the init of its own PID namespace: the kernel kills the others with it.
+func (t *Tool) check(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--pid", "--fork", "--kill-child", "--mount-proc", t.path, "check"}, args...)...)
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	master, terminal, err := pty.Open()
-	if err != nil { // for example in a container without /dev/pts
-		return cmd, func() {}
-	}
-	cmd.Stdin, cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = terminal, true, true
-	stop := receiveHangups()
-	return cmd, func() {
-		stop()
-		terminal.Close()
-		master.Close()
-	}
-}
-
-// hangups receives SIGHUP while checks run, if the daemon ignores it.
-var hangups struct {
-	mu sync.Mutex
-	// +checklocks:mu
-	checks int
-	// +checklocks:mu
-	c chan os.Signal
-}
-
-// receiveHangups receives SIGHUP until stop is called, if the process ignores it otherwise.
-func receiveHangups() (stop func()) {
-	hangups.mu.Lock()
-	defer hangups.mu.Unlock()
-	if hangups.checks == 0 { // during other checks it is not ignored
-		if !signal.Ignored(unix.SIGHUP) {
-			return func() {}
-		}
-		hangups.c = make(chan os.Signal, 1)
-		signal.Notify(hangups.c, unix.SIGHUP)
-	}
-	hangups.checks++
-	return sync.OnceFunc(func() {
-		hangups.mu.Lock()
-		defer hangups.mu.Unlock()
-		hangups.checks--
-		if hangups.checks == 0 {
-			signal.Stop(hangups.c)
-		}
-	})
+	return cmd
 }
 
 // checkVersion returns why the CRIU at path does not work on this kernel, or "".

@@ -40,9 +40,7 @@ func (t *Tool) ProbeDirtyTracking(ctx context.Context) error {
 			return err
 		}
 		// CRIU's message "Memory snapshot will not work" refers to incremental dumps only.
-		cmd, done := t.check(ctx, "--feature", "mem_dirty_track")
-		defer done()
-		return cmd.Run()
+		return t.check(ctx, "--feature", "mem_dirty_track").Run()
 	})
 	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
 		return fault.Cannot(op, "the kernel does not support dirty page tracking ("+t.path+" check --feature mem_dirty_track)",
