@@ -2,6 +2,7 @@ package kernel_test
 
 import (
 	"fmt"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -11,8 +12,9 @@ import (
 	"glasshouse/observe/observetest"
 )
 
-// BenchmarkCalls measures the cost of observation for the jail with a log that costs nothing: no
-// observation, processes only, calls, and calls with files.
+// BenchmarkCalls measures the cost of observation with a log that costs nothing: for a jail without
+// observation, with processes only, calls, and calls with files, and for a process outside of the
+// watched jail.
 func BenchmarkCalls(b *testing.B) {
 	const n = 1000000
 	for _, load := range []struct {
@@ -24,13 +26,15 @@ func BenchmarkCalls(b *testing.B) {
 	} {
 		var base time.Duration
 		for _, how := range []struct {
-			name string
-			sel  *event.Selection
+			name    string
+			sel     *event.Selection
+			outside bool
 		}{
-			{"unwatched", nil},
-			{"processes", &event.Selection{Syscalls: "off", Files: "off"}},
-			{"calls", &event.Selection{Files: "off"}},
-			{"calls and files", &event.Selection{}},
+			{name: "unwatched"},
+			{name: "processes", sel: &event.Selection{Syscalls: "off", Files: "off"}},
+			{name: "calls", sel: &event.Selection{Files: "off"}},
+			{name: "calls and files", sel: &event.Selection{}},
+			{name: "outside", sel: &event.Selection{}, outside: true},
 		} {
 			b.Run(load.name+"/"+how.name, func(b *testing.B) {
 				best := time.Duration(0)
@@ -49,6 +53,9 @@ func BenchmarkCalls(b *testing.B) {
 						defer w.Close()
 					}
 					cmd := c.Command(load.argv...)
+					if how.outside {
+						cmd = exec.Command(load.argv[0], load.argv[1:]...)
+					}
 					begun := time.Now()
 					if err := cmd.Run(); err != nil {
 						b.Fatal(err)

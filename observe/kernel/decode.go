@@ -42,6 +42,7 @@ type decoding struct {
 	argv    map[uint32]pendingArgs // arguments of processes whose exec event is pending, by host PID
 	runs    map[int32]*runs
 	summing bool // a sum is pending
+	ahead   bool // the paths of all records were read in this round
 	ev      event.Event
 	second  event.Event // the second file event of a call
 }
@@ -59,6 +60,7 @@ func newDecoding(w *watch) decoding {
 // begin prepares a round.
 func (d *decoding) begin() {
 	d.wall = time.Now().UnixNano() - observe.Now()
+	d.ahead = false
 	// A thread can take any number of names (PR_SET_NAME, prctl(2)), so the cache is bounded.
 	if len(d.names) > maxNames {
 		clear(d.names)
@@ -178,6 +180,20 @@ func (d *decoding) path(r *traceRecord) {
 	d.paths[r.File] = string(b)
 }
 
+// pathOf returns the path of a path number. If two CPUs need a new path at the same time, the record
+// of one can be earlier than the path in the ring of the other, which is read then.
+//
+// +checklocks:d.w.mu
+func (d *decoding) pathOf(number uint32) (string, bool) {
+	p, ok := d.paths[number]
+	if !ok && number != 0 && !d.ahead {
+		d.ahead = true
+		d.w.readPaths()
+		p, ok = d.paths[number]
+	}
+	return p, ok
+}
+
 // +checklocks:d.w.mu
 func (d *decoding) call(r *traceRecord) {
 	known, abi := callOf(r.Nr, r.Flags&recCompat != 0)
@@ -196,7 +212,7 @@ func (d *decoding) call(r *traceRecord) {
 			}
 		}
 		if r.File != 0 && shape.ReturnsFile {
-			if real := d.paths[r.File]; real != e.Path {
+			if real, _ := d.pathOf(r.File); real != e.Path {
 				e.Real = real
 			}
 		}
@@ -212,9 +228,10 @@ func (d *decoding) call(r *traceRecord) {
 // +checklocks:w.mu
 func (w *watch) recordLosses() {
 	var lost [len(w.recorded.count)]uint64
-	for cpu := range w.count {
-		for i := range sources {
-			lost[i] += atomic.LoadUint64(&w.ring(cpu).Lost[i])
+	for i := range sources {
+		lost[i] = w.slot.Retired[i]
+		for at := range w.pos {
+			lost[i] += atomic.LoadUint64(&w.ring(at).Lost[i])
 		}
 	}
 	lost[otherSource] = atomic.LoadUint64(&w.slot.WithoutRing)

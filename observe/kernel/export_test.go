@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sync"
+	"testing"
 	"time"
 
 	"glasshouse/observe"
@@ -28,7 +29,7 @@ func DieWhileEnding(s *Source, cgroup uint64) error {
 	err := s.machine.jails.Delete(cgroup)
 	for i := range slotCount {
 		if err == nil && s.machine.slot(i).Cgroup == cgroup {
-			err = s.machine.rings.Delete(uint32(i))
+			err = s.machine.rings.Delete(element(i, s.machine.slot(i).Second))
 		}
 	}
 	s.mu.Unlock()
@@ -81,4 +82,43 @@ func LoseMark(w observe.Watch, act func()) {
 	defer sw.round.Unlock()
 	act()
 	sw.m.ctl().Dirty[jail.index] = 0
+}
+
+// SetCalmTime sets calmTime for a test, which must not run next to others.
+func SetCalmTime(t *testing.T, d time.Duration) {
+	old := calmTime
+	calmTime = d
+	t.Cleanup(func() { calmTime = old })
+}
+
+// ExchangeRings replaces the rings of a watch, as fit does.
+func ExchangeRings(w observe.Watch, chunks int) error {
+	jail := w.(*watch)
+	jail.mu.Lock()
+	jail.exchanging = true
+	jail.mu.Unlock()
+	return jail.exchange(chunks)
+}
+
+// RingChunks returns the number of chunks of the rings that the jail uses.
+func RingChunks(w observe.Watch) int {
+	jail := w.(*watch)
+	jail.mu.Lock()
+	defer jail.mu.Unlock()
+	return jail.sets[len(jail.sets)-1].chunks
+}
+
+// RingSets returns how many sets of rings are read.
+func RingSets(w observe.Watch) int {
+	jail := w.(*watch)
+	jail.mu.Lock()
+	defer jail.mu.Unlock()
+	return len(jail.sets)
+}
+
+// LargeRings returns how many bytes of larger rings are counted.
+func LargeRings(s *Source) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.large.Load()
 }

@@ -85,8 +85,10 @@ func argument(r *traceRecord, n int8) int32 {
 }
 
 // at sets the path of a path number.
+//
+// +checklocks:d.w.mu
 func (d *decoding) at(e *event.Event, number uint32) {
-	p, ok := d.paths[number]
+	p, ok := d.pathOf(number)
 	if !ok {
 		e.Flags |= event.Unresolved
 	}
@@ -95,6 +97,8 @@ func (d *decoding) at(e *event.Event, number uint32) {
 
 // named makes the path arguments of a call absolute, relative to the jail's root. Symbolic
 // links are not resolved: these are the arguments, not the paths that the kernel used.
+//
+// +checklocks:d.w.mu
 func (d *decoding) named(e *event.Event, r *traceRecord, s *syscalls.Shape, first, second string) {
 	var ok bool
 	if e.Path, ok = d.absolute(r.Base, first); !ok {
@@ -114,6 +118,8 @@ func (d *decoding) named(e *event.Event, r *traceRecord, s *syscalls.Shape, firs
 // absolute returns a path relative to the jail's root. base is the directory that a relative
 // path starts from. For an absolute path, base is the root of the process, if that is not the
 // jail's root.
+//
+// +checklocks:d.w.mu
 func (d *decoding) absolute(base uint32, p string) (string, bool) {
 	abs := strings.HasPrefix(p, "/")
 	if base == 0 {
@@ -122,7 +128,7 @@ func (d *decoding) absolute(base uint32, p string) (string, bool) {
 		}
 		return p, false
 	}
-	dir, ok := d.paths[base]
+	dir, ok := d.pathOf(base)
 	if !ok {
 		return p, false
 	}

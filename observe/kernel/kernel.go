@@ -56,7 +56,8 @@ type Config struct {
 
 	// RingBytes is the size of the ring buffer per CPU and jail, rounded up to a power of two.
 	// The default is 1 MiB. The larger it is, the longer a jail can wait for the reader before
-	// events are lost: with 64 KiB at least 0.1 s, with 1 MiB at least 1 s.
+	// events are lost: with 64 KiB at least 0.1 s, with 1 MiB at least 1 s. A jail that fills its
+	// rings gets larger ones as long as the host has memory for them.
 	RingBytes int
 
 	Log *slog.Logger
@@ -89,10 +90,11 @@ type machine struct {
 	links    []link.Link
 	ctlMem   []byte
 	slotMem  []byte
-	ringSize int    // size of a ring in bytes
+	ringSize int    // size of a chunk of a ring in bytes
 	count    int    // number of rings per jail
 	pinned   string // pin directory, or ""
 	spares   spare.Pool[*rings]
+	large    atomic.Int64 // bytes of all larger rings
 }
 
 func (m *machine) ctl() *traceCtl { return (*traceCtl)(unsafe.Pointer(&m.ctlMem[0])) }
@@ -184,8 +186,10 @@ func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 	rings.InnerMap.ValueSize = uint32(headerSize + s.cfg.RingBytes + slackSize)
 	rings.InnerMap.MaxEntries = uint32(s.cpus)
 	delete(spec.Maps, "ring_of_jail")
-	if err := spec.Variables["ring_size"].Set(uint32(s.cfg.RingBytes)); err != nil {
-		return nil, fmt.Errorf("set the size of the rings: %w", err)
+	for name, value := range map[string]int{"ring_size": s.cfg.RingBytes, "ring_shift": bits.TrailingZeros(uint(s.cfg.RingBytes))} {
+		if err := spec.Variables[name].Set(uint32(value)); err != nil {
+			return nil, fmt.Errorf("set the size of the rings: %w", err)
+		}
 	}
 	version, err := features.LinuxVersionCode()
 	if err != nil {
@@ -345,17 +349,15 @@ func (s *Source) takeOver() (_ *machine, err error) {
 		m.links = append(m.links, l)
 	}
 	// The ring parameters of the programs are those of an existing ring.
-	for i := range uint32(slotCount) {
-		var inner uint32
-		if m.rings.Lookup(i, &inner) != nil {
-			continue
-		}
-		ring, err := ebpf.NewMapFromID(ebpf.MapID(inner))
+	for i := range uint32(2 * slotCount) {
+		r, err := m.openElement(i)
 		if err != nil {
 			return nil, fmt.Errorf("open a jail's rings: %w", err)
 		}
-		m.ringSize, m.count = int(ring.ValueSize())-headerSize-slackSize, int(ring.MaxEntries())
-		return m, ring.Close()
+		if r != nil {
+			m.ringSize, m.count = int(r.chunk), r.count
+			return m, r.unmap()
+		}
 	}
 	m.close() // they observe no jail
 	return nil, nil

@@ -806,3 +806,27 @@ func TestFiftyConcurrentJails(t *testing.T) {
 		}
 	}
 }
+
+// A call that needs a new path has an earlier time than the record of the path, and stays in order
+// with the calls on other CPUs.
+func TestCallsOnNewPathsAreInOrder(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{})
+	dir := t.TempDir()
+	j.sh("for n in 1 2 3; do (i=0; while [ $i -lt 500 ]; do : >" + dir + "/$n.$i; i=$((i+1)); done) & done; wait")
+	last, back, files := int64(0), 0, 0
+	for _, e := range j.log.Events(event.Syscall, "") {
+		if e.NS < last {
+			back++
+		}
+		last = e.NS
+		if strings.HasPrefix(e.Path, dir) {
+			files++
+			if e.Flags&event.Unresolved != 0 {
+				t.Errorf("the path of %s %s is unresolved", e.Name, e.Path)
+			}
+		}
+	}
+	if back > 0 || files < 1500 {
+		t.Errorf("%d calls are out of order, and %d have a new path, want 0 and at least 1500", back, files)
+	}
+}

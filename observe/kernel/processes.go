@@ -31,7 +31,8 @@ func (d *decoding) process(r *traceRecord) {
 		e.Op = event.OpFork
 	case kindExec:
 		e.Op = event.OpExec
-		e.Exe, e.Cwd = d.paths[r.File], d.paths[r.Base]
+		e.Exe, _ = d.pathOf(r.File)
+		e.Cwd, _ = d.pathOf(r.Base)
 		e.Argv = d.takeArgs(r)
 	case kindExit:
 		e.Op = event.OpExit

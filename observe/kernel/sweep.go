@@ -22,6 +22,10 @@ const (
 	// cheap: waking a thread for each would cost several times as much as the record.
 	pauseTime = time.Millisecond
 
+	// pressedTime is the polling interval while a ring is more than a quarter full. Programs wait if
+	// it is more than three quarters full (reserve in trace.bpf.c).
+	pressedTime = 100 * time.Microsecond
+
 	// After idleRounds without a record the sweeper sleeps until the programs wake it.
 	idleRounds = 20
 
@@ -88,20 +92,23 @@ func (sw *sweeper) run() {
 		if all {
 			readAll = time.Now()
 		}
-		if sw.sweep(all) {
+		busy, pressed := sw.sweep(all)
+		if busy {
 			idle = 0
 		} else {
 			idle++
+		}
+		if pressed {
+			sleep(pressedTime)
+			continue
 		}
 		if idle < idleRounds {
 			sleep(pauseTime)
 			continue
 		}
 		atomic.StoreUint64(&ctl.Asleep, 1)
-		// A program that has not seen this store runs with preemption disabled. After the
-		// membarrier its record is visible.
-		unix.Syscall(unix.SYS_MEMBARRIER, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
-		if sw.sweep(true) {
+		waitForPrograms() // the record of one that has not seen this store is visible then
+		if busy, _ := sw.sweep(true); busy {
 			atomic.StoreUint64(&ctl.Asleep, 0)
 			idle = 0
 			continue
@@ -124,20 +131,20 @@ func (sw *sweeper) raisePriority() {
 }
 
 // sweep reads the rings of the jails that are marked as dirty, or of all jails, once. It reports
-// whether there was a record.
-func (sw *sweeper) sweep(all bool) bool {
+// whether there was a record, and whether a ring is more than a quarter full.
+func (sw *sweeper) sweep(all bool) (busy, pressed bool) {
 	sw.round.Lock()
 	defer sw.round.Unlock()
-	ctl, until, busy := sw.m.ctl(), observe.Now()-int64(finishTime), false
+	ctl, until := sw.m.ctl(), observe.Now()-int64(finishTime)
 	for _, w := range *sw.source.watches.Load() {
 		if ctl.Dirty[w.index] == 0 && !w.waiting(all) {
 			continue
 		}
 		ctl.Dirty[w.index] = 0
-		w.drain(until)
 		busy = true
+		pressed = w.drain(until) || pressed
 	}
-	return busy
+	return busy, pressed
 }
 
 // waiting reports whether a jail that is not marked as dirty needs processing. With all it also
@@ -145,42 +152,50 @@ func (sw *sweeper) sweep(all bool) bool {
 func (w *watch) waiting(all bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen || all && w.hasNew()
+	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen || w.hasLargeRings() || all && w.hasNew()
 }
 
 // hasNew reports whether a ring has records that were not read.
 //
 // +checklocks:w.mu
 func (w *watch) hasNew() bool {
-	for cpu := range w.count {
-		if w.mem != nil && atomic.LoadUint64(&w.ring(cpu).Head) != w.pos[cpu] {
+	for i := range w.pos {
+		if atomic.LoadUint64(&w.ring(i).Head) != w.pos[i] {
 			return true
 		}
 	}
 	return false
 }
 
-// drain reads the rings up to a time. It merges the records of all CPUs by time.
-func (w *watch) drain(until int64) {
+// hasLargeRings reports whether the jail may have rings to free.
+//
+// +checklocks:w.mu
+func (w *watch) hasLargeRings() bool {
+	return len(w.sets) > 0 && (w.exchanging || w.sets[0].chunks > 1)
+}
+
+// drain reads the rings up to a time. It merges the records of all CPUs by time. It reports
+// whether a ring is more than a quarter full although the log has room.
+func (w *watch) drain(until int64) (pressed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.mem == nil || w.err != nil {
+	if len(w.sets) == 0 || w.err != nil {
 		w.behind, w.young, w.writing = false, false, false
-		return
+		return false
 	}
 	defer w.relieve()
 	w.reclaim()
 	w.behind, w.young = !w.sink.HasRoom(), false
 	if w.behind {
-		return // the rings fill, and the jail is throttled
+		return false // the rings fill, and the jail is throttled
 	}
 	made := w.made(until)
 	w.writing, until = made < until, made
 	w.young = w.writing
 	w.state.begin()
-	for cpu := range w.count {
-		w.limits[cpu] = atomic.LoadUint64(&w.ring(cpu).Head)
-		w.next(cpu, until)
+	for i := range w.pos {
+		w.limits[i] = atomic.LoadUint64(&w.ring(i).Head)
+		w.next(i, until)
 	}
 	w.merge(until)
 	w.state.endAllRuns()
@@ -190,13 +205,13 @@ func (w *watch) drain(until int64) {
 	w.recordLosses()
 
 	w.remember()
-	for cpu := range w.count {
-		if w.fill(cpu) > w.size/8 {
-			w.sink.FlushSoon()
-			break
-		}
+	if w.fullest() > 1./8 {
+		w.sink.FlushSoon()
 	}
 	w.reclaim()
+	pressed = !w.behind && !w.frozen && !w.stuck() && w.fullest() > 1./4
+	w.fit()
+	return pressed
 }
 
 // remember stores the read positions of the rings, to be released when the events are written.
@@ -229,19 +244,19 @@ func (w *watch) made(until int64) int64 {
 	// (Intel SDM, volume 3, section "Memory Ordering"). A ring without a mark may therefore still
 	// have received records shortly before.
 	now := observe.Now() - int64(finishTime)
-	for cpu := range w.count {
-		writing, l := &w.ring(cpu).Writing, &w.looks[cpu]
-		n := atomic.LoadUint64(writing)
-		done := n%2 == 0
-		for i := 0; i < finishLooks && !done; i++ {
-			done = atomic.LoadUint64(writing) != n
+	for i := range w.pos {
+		writing, l := &w.ring(i).Writing, &w.looks[i]
+		was := atomic.LoadUint64(writing)
+		done := was%2 == 0
+		for n := 0; n < finishLooks && !done; n++ {
+			done = atomic.LoadUint64(writing) != was
 		}
 		if done {
-			*l = look{n, now, now}
+			*l = look{was, now, now}
 			continue
 		}
-		if n != l.writing {
-			l.writing, l.before = n, l.at
+		if was != l.writing {
+			l.writing, l.before = was, l.at
 		}
 		l.at = now
 		until = min(until, l.before)
@@ -249,26 +264,62 @@ func (w *watch) made(until int64) int64 {
 	return until
 }
 
-// +checklocks:w.mu
-func (w *watch) fill(cpu int) uint64 {
-	r := w.ring(cpu)
-	return atomic.LoadUint64(&r.Head) - atomic.LoadUint64(&r.Tail)
-}
-
-// next finds the next record of a ring that belongs to this round.
+// fullest returns the part of the fullest ring that contains records that are not released.
 //
 // +checklocks:w.mu
-func (w *watch) next(cpu int, until int64) {
-	w.scratch[cpu] = nil
-	if w.pos[cpu] == w.limits[cpu] {
-		return
+func (w *watch) fullest() float64 {
+	var most float64
+	for _, r := range w.sets {
+		for cpu := range r.count {
+			most = max(most, float64(r.used(cpu))/float64(r.size()))
+		}
 	}
-	r := w.record(cpu, w.pos[cpu])
-	if int64(r.Ns) > until {
-		w.young = true
-		return
+	return most
+}
+
+// next finds the next record of a ring that belongs to this round. It decodes paths at once: a path
+// precedes the record that needs it, but that has an earlier time, and the ring's records would be
+// merged by the time of the path.
+//
+// +checklocks:w.mu
+func (w *watch) next(i int, until int64) {
+	w.scratch[i] = nil
+	for w.pos[i] != w.limits[i] {
+		r := w.record(i, w.pos[i])
+		if r.Kind != kindPath || !r.valid() {
+			if int64(r.Ns) > until {
+				w.young = true
+				return
+			}
+			w.scratch[i] = r
+			return
+		}
+		w.state.path(r)
+		w.pos[i] += uint64(r.Size)
 	}
-	w.scratch[cpu] = r
+}
+
+// readPaths decodes the paths in all rings.
+//
+// +checklocks:w.mu
+func (w *watch) readPaths() {
+	for i, pos := range w.pos {
+		for end := atomic.LoadUint64(&w.ring(i).Head); pos != end; {
+			r := w.record(i, pos)
+			if !r.valid() {
+				break
+			}
+			if r.Kind == kindPath {
+				w.state.path(r)
+			}
+			pos += uint64(r.Size)
+		}
+	}
+}
+
+// valid reports whether a record has a possible size.
+func (r *traceRecord) valid() bool {
+	return int(r.Size) >= fixedSize && int(r.Size) <= slackSize && r.Size%8 == 0
 }
 
 // merge decodes records until no ring has one.
@@ -277,7 +328,7 @@ func (w *watch) next(cpu int, until int64) {
 func (w *watch) merge(until int64) {
 	for n := 0; ; n++ {
 		first, second := -1, ^uint64(0)
-		for cpu, r := range w.scratch {
+		for i, r := range w.scratch {
 			if r == nil {
 				continue
 			}
@@ -285,7 +336,7 @@ func (w *watch) merge(until int64) {
 				if first >= 0 {
 					second = w.scratch[first].Ns
 				}
-				first = cpu
+				first = i
 			} else if r.Ns < second {
 				second = r.Ns
 			}
@@ -295,8 +346,8 @@ func (w *watch) merge(until int64) {
 		}
 		// Consecutive records are usually from the same CPU.
 		for r := w.scratch[first]; r != nil && r.Ns <= second; r = w.scratch[first] {
-			if int(r.Size) < fixedSize || int(r.Size) > slackSize || r.Size%8 != 0 {
-				w.err = fmt.Errorf("invalid record of %d bytes in the ring of CPU %d", r.Size, first)
+			if !r.valid() {
+				w.err = fmt.Errorf("invalid record of %d bytes in the ring of CPU %d", r.Size, first%w.sets[0].count)
 				w.source.cfg.Log.Error("stopped watching a jail", "jail", w.target.Jail, "err", w.err)
 				w.behind = false
 				return
@@ -331,19 +382,16 @@ func (w *watch) stuck() bool {
 //
 // +checklocks:w.mu
 func (w *watch) relieve() {
-	var most uint64
-	for cpu := range w.count {
-		most = max(most, w.fill(cpu))
-	}
+	most := w.fullest()
 	switch {
-	case !w.frozen && w.target.Freeze != nil && most > w.size/2 && (w.behind || w.stuck()) && atomic.LoadUint32(&w.slot.Flags)&slotThrottle != 0:
+	case !w.frozen && w.target.Freeze != nil && most > 1./2 && (w.behind || w.stuck()) && atomic.LoadUint32(&w.slot.Flags)&slotThrottle != 0:
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := w.target.Freeze(ctx); err == nil {
 			w.frozen = true
 			w.waits.Add(1)
 		}
-	case w.frozen && most < w.size/4 && !w.behind:
+	case w.frozen && most < 1./4 && !w.behind:
 		w.thawLocked()
 	}
 }

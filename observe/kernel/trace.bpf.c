@@ -6,8 +6,8 @@
  *
  * Each call is one record, written when the call returns. Each jail has a ring for
  * each CPU, so that no lock is needed and no jail uses the space of another. The
- * daemon maps the rings and reads them when they have data. Programs wait for the
- * daemon only if a ring is nearly full.
+ * daemon maps the rings and reads them when they have data. It replaces rings that fill
+ * by larger ones. Programs wait for the daemon only if a ring is nearly full.
  *
  * While a program writes, preemption is disabled, so that no other program writes to
  * the rings and the scratch memory of its CPU. Until Linux 6.19 the kernel calls
@@ -35,18 +35,24 @@ char LICENSE[] SEC("license") = "GPL";
 #define STALE 2000000000ULL /* ns without a heartbeat after which the daemon counts as dead */
 
 /* Set before loading. */
-const volatile u32 ring_size = 65536; /* a power of two */
+const volatile u32 ring_size = 65536; /* of a chunk of a ring; a power of two */
+const volatile u32 ring_shift = 16; /* its logarithm, because a division takes longer than a shift */
 const volatile bool preemptible = false; /* the kernel may interrupt a program for another */
 
 enum { SYSCALL, FILES, PROC, SOURCES };
 
-/* The header of a ring, at the start of a CPU's element of a jail's map. */
+/*
+ * The header of a ring. A jail's map begins with an element for each CPU, which contains the
+ * header and the first chunk of the ring. The other chunks follow, those of the first CPU first.
+ */
 struct ring {
 	u64 head;	    /* bytes ever written */
 	u64 lost[SOURCES];  /* records that did not fit */
 	u64 waits;	    /* times a call waited because the ring was nearly full */
 	u64 writing;	    /* odd from before the timestamp of a record is read until the record is complete */
-	u8 pad1[128 - 8 * (3 + SOURCES)];
+	u32 chunks;	    /* a power of two; written by the daemon before the ring is used */
+	u32 next;	    /* element of the second chunk */
+	u8 pad1[128 - 8 * (4 + SOURCES)];
 	u64 tail;	    /* bytes ever read; written by the daemon */
 	u8 pad2[128 - 8];
 };
@@ -132,10 +138,13 @@ struct slot {
 	u64 removals;	/* number of changes that can remove a name */
 	u64 root;	/* its root directory */
 	u64 without_ring;	/* records on a CPU that has no ring */
+	u64 retired[SOURCES];	/* losses of rings that were replaced; written by the daemon */
 	u64 reported[SOURCES + 1]; /* losses that the log contains, by source, and without_ring; written by the daemon */
 	u64 reported_at;	/* time of the last gap in reported; written by the daemon */
 	u32 paths;	/* number of the newest path */
 	u32 sample;
+	u32 second;	/* 1 if the rings in use are the second of the slot's two elements of rings */
+	u32 pad;
 	u64 want[CALLS / 64];
 };
 
@@ -156,6 +165,7 @@ struct cached {
 struct task {
 	u64 epoch;
 	u32 slot;
+	u32 rings;	/* index in rings, for the current program */
 	u32 pid, tid;
 	s32 nr;		/* number of the current call, or -1 */
 	u32 wanted;	/* flags for the record */
@@ -213,14 +223,14 @@ struct element {
 struct ring_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP); /* the numbers of elements differ */
 	__type(key, u32);
 	__type(value, struct element);
 } ring_of_jail SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, SLOTS);
+	__uint(max_entries, 2 * SLOTS); /* the first of each slot, then the second of each slot */
 	__type(key, u32);
 	__array(values, struct ring_map);
 } rings SEC(".maps");
@@ -342,14 +352,18 @@ static __always_inline struct task *task_in_jail(struct task_struct *t, struct s
 	struct task *st;
 	struct slot *s;
 	struct ctl *c;
+	struct pid *pid = t->thread_pid;
 	u32 *index;
 	u64 cgroup;
 
 	*fresh = false;
+	if (pid && pid->level == 0)
+		return NULL; /* each jail has a pid namespace of its own */
 	st = bpf_task_storage_get(&tasks, t, 0, 0);
 	if (st) {
 		s = bpf_map_lookup_elem(&slots, &st->slot);
 		if (s && s->epoch == st->epoch) {
+			st->rings = st->slot + (s->second ? SLOTS : 0);
 			*slot = s;
 			return st->tid ? st : NULL;
 		}
@@ -370,6 +384,7 @@ static __always_inline struct task *task_in_jail(struct task_struct *t, struct s
 		return NULL;
 	st->epoch = s->epoch;
 	st->slot = *index;
+	st->rings = *index + (s->second ? SLOTS : 0);
 	st->nr = -1;
 	for (int i = 0; i < CACHED; i++)
 		st->cache[i].file = 0;
@@ -459,9 +474,14 @@ static __always_inline void end_write(struct ring *ring)
 	enable_preemption();
 }
 
+static __always_inline u32 size_of(struct ring *ring)
+{
+	return ring->chunks << ring_shift;
+}
+
 static __always_inline bool has_room(struct ring *ring, u32 need)
 {
-	return ring->head - *(volatile u64 *)&ring->tail + need <= ring_size;
+	return ring->head - *(volatile u64 *)&ring->tail + need <= size_of(ring);
 }
 
 /*
@@ -475,9 +495,10 @@ static __always_inline bool has_room(struct ring *ring, u32 need)
  */
 __noinline int wait_for_room(u32 index, u32 need)
 {
-	struct slot *slot = bpf_map_lookup_elem(&slots, &index);
+	u32 of = index & (SLOTS - 1);
+	struct slot *slot = bpf_map_lookup_elem(&slots, &of);
 	struct spin s = {};
-	u32 free, limit = 100; /* in units of 1024 ns */
+	u32 free, size, limit = 100; /* in units of 1024 ns */
 
 	if (!slot)
 		return 0;
@@ -487,10 +508,11 @@ __noinline int wait_for_room(u32 index, u32 need)
 	if (!(slot->flags & S_THROTTLE) || !daemon_alive(bpf_ktime_get_ns()))
 		return has_room(s.ring, need);
 	s.tail = s.ring->tail;
-	free = ring_size - ((u32)s.ring->head - s.tail);
-	if (free < need + ring_size / 16) /* in a ring of any size the longest wait precedes a loss */
+	size = size_of(s.ring);
+	free = size - ((u32)s.ring->head - s.tail);
+	if (free < need + size / 16) /* in a ring of any size the longest wait precedes a loss */
 		limit = 4000;
-	else if (free < need + ring_size / 8)
+	else if (free < need + size / 8)
 		limit = 1000;
 	s.until = coarse_time() + limit;
 	s.ring->waits++;
@@ -498,17 +520,28 @@ __noinline int wait_for_room(u32 index, u32 need)
 	return has_room(s.ring, need);
 }
 
-/* reserve reports whether need bytes can be written, and waits if the ring is nearly full. */
-static __always_inline bool reserve(struct ring *ring, u32 index, u32 need)
+/*
+ * reserve returns where a record of at most SLACK bytes can be written, or NULL if there is no
+ * room. It waits if the ring is nearly full.
+ */
+static __always_inline struct record *reserve(struct ring *ring, u32 index)
 {
-	if (ring->head - *(volatile u64 *)&ring->tail <= ring_size - ring_size / 4)
-		return true;
-	return wait_for_room(index, need);
-}
+	u64 head = ring->head;
+	void *at = ring;
+	u32 n;
 
-static __always_inline struct record *next_record(struct ring *ring)
-{
-	return (void *)ring + HEADER + (ring->head & (ring_size - 1));
+	if (head - *(volatile u64 *)&ring->tail > size_of(ring) - size_of(ring) / 4 && !wait_for_room(index, SLACK))
+		return NULL;
+	n = (head >> ring_shift) & (ring->chunks - 1);
+	if (n) {
+		void *map = bpf_map_lookup_elem(&rings, &index);
+
+		n += ring->next - 1;
+		at = map ? bpf_map_lookup_elem(map, &n) : NULL;
+		if (!at)
+			return NULL;
+	}
+	return at + HEADER + (head & (ring_size - 1));
 }
 
 static __always_inline void commit(struct ring *ring, u32 index, u32 size)
@@ -521,7 +554,7 @@ static __always_inline void commit(struct ring *ring, u32 index, u32 size)
 #else
 	__sync_fetch_and_add(&ring->head, size);
 #endif
-	if (!c || index >= SLOTS)
+	if (!c)
 		return;
 	if (!*(volatile u8 *)&c->dirty[index & (SLOTS - 1)])
 		c->dirty[index & (SLOTS - 1)] = 1;
@@ -659,13 +692,13 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 	if (w.dentry != w.root && !w.outside)
 		w.outside = 2;
 
-	ring = ring_of_cpu(slot, st->slot);
+	ring = ring_of_cpu(slot, st->rings);
 	if (!ring)
 		return 0;
-	if (!reserve(ring, st->slot, SLACK))
+	r = reserve(ring, st->rings);
+	if (!r)
 		return UNNUMBERED;
 	fresh->id = __sync_fetch_and_add(&slot->paths, 1) + 1;
-	r = next_record(ring);
 	r->kind = PATH;
 	r->flags = (w.outside == 1 ? OUTSIDE : 0) | (w.outside == 2 ? CUT : 0);
 	r->ns = bpf_ktime_get_ns();
@@ -678,7 +711,7 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 		bpf_probe_read_kernel((void *)r + FIXED, size, s->name);
 	size = FIXED + ((size + 7) & ~7U);
 	r->size = size;
-	commit(ring, st->slot, size);
+	commit(ring, st->rings, size);
 	bpf_map_update_elem(&paths, key, fresh, BPF_ANY);
 	return fresh->id;
 }
@@ -1148,17 +1181,17 @@ static __noinline void returning(struct task_struct *t, struct slot *slot, struc
 	if ((c->flags & F_ADDR_OUT) && from->ret >= 0)
 		st->len[0] = address(st->text[0], from->args, c, is32);
 
-	ring = ring_of_cpu(slot, st->slot);
+	ring = ring_of_cpu(slot, st->rings);
 	if (!ring)
 		return;
-	if (!reserve(ring, st->slot, SLACK)) {
+	r = reserve(ring, st->rings);
+	if (!r) {
 		if (!(from->flags & NO_CALL))
 			ring->lost[SYSCALL]++;
 		if (from->flags & WITH_FILE)
 			ring->lost[FILES] += file_records(c, from->ret, ids.file, ids.file2);
 		return;
 	}
-	r = next_record(ring);
 	__builtin_memcpy(r, from, sizeof(*r));
 	set_comm(r, t);
 	r->file = ids.file;
@@ -1186,7 +1219,7 @@ static __noinline void returning(struct task_struct *t, struct slot *slot, struc
 		size += (n + 7) & ~7U;
 	}
 	r->size = size;
-	commit(ring, st->slot, size);
+	commit(ring, st->rings, size);
 }
 
 static __always_inline void returned(struct task_struct *t, struct slot *slot, struct task *st, struct ring *ring, bool fresh, struct pt_regs *regs, long ret)
@@ -1247,14 +1280,14 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 					return;
 			}
 		}
-		if (!reserve(ring, st->slot, SLACK)) {
+		r = reserve(ring, st->rings);
+		if (!r) {
 			if (!(flags & NO_CALL))
 				ring->lost[SYSCALL]++;
 			if (flags & WITH_FILE)
 				ring->lost[FILES]++;
 			return;
 		}
-		r = next_record(ring);
 		r->size = FIXED;
 		r->kind = CALL;
 		r->flags = flags;
@@ -1270,7 +1303,7 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 		r->file = file;
 		r->file2 = r->base = r->base2 = 0;
 		r->len = 0;
-		commit(ring, st->slot, FIXED);
+		commit(ring, st->rings, FIXED);
 		return;
 	}
 
@@ -1317,7 +1350,7 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 		st->nr = -1;
 		return 0;
 	}
-	ring = begin_write(slot, st->slot);
+	ring = begin_write(slot, st->rings);
 	if (!ring) {
 		st->nr = -1;
 		return 0;
@@ -1341,11 +1374,11 @@ static __always_inline struct record *begin_proc(struct slot *slot, u32 index, s
 {
 	struct record *r;
 
-	if (!reserve(ring, index, SLACK)) {
+	r = reserve(ring, index);
+	if (!r) {
 		ring->lost[PROC]++;
 		return NULL;
 	}
-	r = next_record(ring);
 	__builtin_memset(r, 0, sizeof(*r));
 	r->size = FIXED;
 	r->kind = kind;
@@ -1368,10 +1401,10 @@ int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
 	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	ring = begin_write(slot, st->slot);
+	ring = begin_write(slot, st->rings);
 	if (!ring)
 		return 0;
-	r = begin_proc(slot, st->slot, ring, FORK, bpf_ktime_get_ns());
+	r = begin_proc(slot, st->rings, ring, FORK, bpf_ktime_get_ns());
 	if (!r)
 		goto out;
 	r->tid = pid_at_level(BPF_CORE_READ(child, thread_pid), slot->level);
@@ -1383,7 +1416,7 @@ int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
 	set_comm(r, child);
 	set_ids(r, child);
 	r->args[2] = child->start_time;
-	commit(ring, st->slot, FIXED);
+	commit(ring, st->rings, FIXED);
 out:
 	end_write(ring);
 	return 0;
@@ -1405,11 +1438,11 @@ static long argument(u32 i, struct argv *a)
 		return 1;
 	if (n > CHUNK)
 		n = CHUNK;
-	if (!reserve(a->ring, a->index, SLACK)) {
+	r = reserve(a->ring, a->index);
+	if (!r) {
 		a->cut = 1;
 		return 1;
 	}
-	r = next_record(a->ring);
 	r->kind = ARGS;
 	r->flags = 0;
 	r->ns = a->ns;
@@ -1443,7 +1476,7 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	if (!st)
 		return 0;
 	identify(st, t, slot->level);
-	ring = begin_write(slot, st->slot);
+	ring = begin_write(slot, st->rings);
 	if (!ring)
 		return 0;
 	a.ns = bpf_ktime_get_ns();
@@ -1453,7 +1486,7 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 
 	a.ring = ring;
 	a.slot = slot;
-	a.index = st->slot;
+	a.index = st->rings;
 	a.host_pid = t->tgid;
 	a.from = BPF_CORE_READ(t, mm, arg_start);
 	a.end = BPF_CORE_READ(t, mm, arg_end);
@@ -1461,7 +1494,7 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	if (a.from < a.end)
 		a.cut = 1;
 
-	r = begin_proc(slot, st->slot, ring, EXEC, a.ns);
+	r = begin_proc(slot, st->rings, ring, EXEC, a.ns);
 	if (!r)
 		goto out;
 	if (a.cut)
@@ -1475,7 +1508,7 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	r->args[2] = t->start_time;
 	r->file = exe_id;
 	r->base = cwd_id;
-	commit(ring, st->slot, FIXED);
+	commit(ring, st->rings, FIXED);
 out:
 	end_write(ring);
 	return 0;
@@ -1496,7 +1529,7 @@ int BPF_PROG(gone, struct task_struct *p)
 	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	ring = begin_write(slot, st->slot);
+	ring = begin_write(slot, st->rings);
 	if (!ring)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -1517,12 +1550,12 @@ int BPF_PROG(gone, struct task_struct *p)
 			copy.nr = st->nr;
 			copy.dur = now - st->begin;
 			arguments(copy.args, regs, is32);
-			if (reserve(ring, st->slot, SLACK)) {
-				r = next_record(ring);
+			r = reserve(ring, st->rings);
+			if (r) {
 				__builtin_memcpy(r, &copy, sizeof(*r));
 				set_comm(r, t);
 				r->size = FIXED;
-				commit(ring, st->slot, FIXED);
+				commit(ring, st->rings, FIXED);
 			} else {
 				ring->lost[SYSCALL]++;
 			}
@@ -1539,7 +1572,7 @@ int BPF_PROG(gone, struct task_struct *p)
 		if (first && __sync_lock_test_and_set(&first->ended, 1))
 			last = false;
 	}
-	r = begin_proc(slot, st->slot, ring, EXIT, now);
+	r = begin_proc(slot, st->rings, ring, EXIT, now);
 	if (!r)
 		goto out;
 	if (!last)
@@ -1559,7 +1592,7 @@ int BPF_PROG(gone, struct task_struct *p)
 		r->args[4] += BPF_CORE_READ(sig, stime);
 		r->args[5] = BPF_CORE_READ(sig, maxrss);
 	}
-	commit(ring, st->slot, FIXED);
+	commit(ring, st->rings, FIXED);
 out:
 	end_write(ring);
 	return 0;

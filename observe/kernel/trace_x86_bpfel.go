@@ -87,7 +87,9 @@ type traceRing struct {
 	Lost    [3]uint64
 	Waits   uint64
 	Writing uint64
-	Pad1    [80]uint8
+	Chunks  uint32
+	Next    uint32
+	Pad1    [72]uint8
 	Tail    uint64
 	Pad2    [120]uint8
 }
@@ -111,10 +113,13 @@ type traceSlot struct {
 	Removals    uint64
 	Root        uint64
 	WithoutRing uint64
+	Retired     [3]uint64
 	Reported    [4]uint64
 	ReportedAt  uint64
 	Paths       uint32
 	Sample      uint32
+	Second      uint32
+	Pad         uint32
 	Want        [8]uint64
 }
 
@@ -122,11 +127,13 @@ type traceTask struct {
 	_       structs.HostLayout
 	Epoch   uint64
 	Slot    uint32
+	Rings   uint32
 	Pid     uint32
 	Tid     uint32
 	Nr      int32
 	Wanted  uint32
 	Samples uint32
+	_       [4]byte
 	Begin   uint64
 	Args    [6]uint64
 	File    uint32
@@ -165,6 +172,7 @@ const (
 	traceProgGone        = "gone"
 	traceProgLeave       = "leave"
 	traceVarPreemptible  = "preemptible"
+	traceVarRingShift    = "ring_shift"
 	traceVarRingSize     = "ring_size"
 	traceVarUnusedRecord = "unused_record"
 	traceVarUnusedRing   = "unused_ring"
@@ -240,6 +248,7 @@ type traceMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type traceVariableSpecs struct {
 	Preemptible  *ebpf.VariableSpec `ebpf:"preemptible"`
+	RingShift    *ebpf.VariableSpec `ebpf:"ring_shift"`
 	RingSize     *ebpf.VariableSpec `ebpf:"ring_size"`
 	UnusedRecord *ebpf.VariableSpec `ebpf:"unused_record"`
 	UnusedRing   *ebpf.VariableSpec `ebpf:"unused_ring"`
@@ -297,6 +306,7 @@ func (m *traceMaps) Close() error {
 // It can be passed to loadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type traceVariables struct {
 	Preemptible  *ebpf.Variable `ebpf:"preemptible"`
+	RingShift    *ebpf.Variable `ebpf:"ring_shift"`
 	RingSize     *ebpf.Variable `ebpf:"ring_size"`
 	UnusedRecord *ebpf.Variable `ebpf:"unused_record"`
 	UnusedRing   *ebpf.Variable `ebpf:"unused_ring"`

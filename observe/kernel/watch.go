@@ -37,20 +37,27 @@ type watch struct {
 	m      *machine // not closed before the slot is vacated
 	target observe.Target
 	sink   observe.Sink
-	index  int
+	index  int // of slot
 	slot   *traceSlot
 	ctl    *traceCtl
-	stride int
-	size   uint64 // size of one ring
-	count  int    // number of rings
 
-	installing sync.WaitGroup // installation of the rings
+	installing sync.WaitGroup // installation and removal of rings
 
 	mu sync.Mutex
 	// +checklocks:mu
-	mem []byte // all rings; nil after close
+	sets []*rings // those in use are the last; earlier ones are still read. Empty after close
 	// +checklocks:mu
-	pos []uint64 // read position of each ring
+	exchanging bool // the rings are being replaced
+	// +checklocks:mu
+	retiring bool // no program uses the earlier rings
+	// +checklocks:mu
+	busy int64 // last time at which the rings needed more than a part of a chunk
+	// +checklocks:mu
+	held uint64 // waits of programs for room in the rings in use
+	// +checklocks:mu
+	refit int64 // time before which the rings are not replaced again
+	// +checklocks:mu
+	pos []uint64 // read position of each ring of all sets
 	// +checklocks:mu
 	unsaved []mark // read, but not known to be written
 	// +checklocks:mu
@@ -179,6 +186,9 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if err != nil {
 		return nil, err
 	}
+	if depth == 0 { // the programs ignore all processes of this namespace
+		return nil, fault.Newf(fault.Unsupported, "kernel.begin", string(t.Jail), "process %d is in the pid namespace of the host, but a watched jail must have one of its own", t.PID)
+	}
 	ring, err := m.spares.Take()
 	if err != nil {
 		return nil, fmt.Errorf("create the rings of %s: %w", t.Jail, err)
@@ -223,20 +233,11 @@ func (w *watch) recordUnwatched() {
 //
 // +checklocks:s.mu
 func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, error) {
-	var inner uint32
-	if err := s.machine.rings.Lookup(uint32(i), &inner); err != nil {
-		return nil, fmt.Errorf("find the rings of %s: %w", t.Jail, err)
-	}
-	m, err := ebpf.NewMapFromID(ebpf.MapID(inner))
-	if err != nil {
-		return nil, fmt.Errorf("find the rings of %s: %w", t.Jail, err)
-	}
-	defer m.Close()
-	ring, err := openRings(m)
+	sets, err := s.machine.foundRings(i)
 	if err != nil {
 		return nil, fmt.Errorf("open the rings of %s: %w", t.Jail, err)
 	}
-	w := s.newWatch(i, t, sink, ring)
+	w := s.newWatch(i, t, sink, sets...)
 	if err := w.findRecorded(); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
@@ -279,20 +280,19 @@ func (w *watch) list() error {
 	return nil
 }
 
-// newWatch returns a watch that reads from r and takes ownership of its memory.
+// newWatch returns a watch that reads from sets and takes ownership of their memory. The last set
+// is in use.
 //
 // +checklocks:s.mu
-func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) *watch {
-	w := &watch{
-		source: s, m: s.machine, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl(), mem: r.mem,
-		stride: int(r.m.ValueSize()+7) &^ 7, size: uint64(r.m.ValueSize()) - headerSize - slackSize, count: int(r.m.MaxEntries()),
-	}
+func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, sets ...*rings) *watch {
+	w := &watch{source: s, m: s.machine, target: t, sink: sink, index: i, slot: s.machine.slot(i), ctl: s.machine.ctl()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pos, w.limits, w.scratch, w.looks = make([]uint64, w.count), make([]uint64, w.count), make([]*traceRecord, w.count), make([]look, w.count)
-	for cpu := range w.count {
-		w.pos[cpu] = atomic.LoadUint64(&w.ring(cpu).Tail)
+	for _, r := range sets {
+		w.add(r)
 	}
+	w.exchanging = len(sets) > 1
+	w.retiring = w.exchanging
 	w.recorded = losses{w.slot.Reported, w.slot.ReportedAt}
 	w.state = newDecoding(w)
 	return w
@@ -307,11 +307,16 @@ func (w *watch) findRecorded() error {
 		return fmt.Errorf("read the log of %s: %w", w.target.Jail, err)
 	}
 	since := int64(-1)
-	for cpu := range w.count {
-		if r := w.ring(cpu); atomic.LoadUint64(&r.Head) != w.pos[cpu] {
-			if ns := int64(w.record(cpu, w.pos[cpu]).Ns); since < 0 || ns < since {
-				since = ns
+	for i, pos := range w.pos {
+		for end := atomic.LoadUint64(&w.ring(i).Head); pos != end; {
+			r := w.record(i, pos)
+			if r.Kind != kindPath || !r.valid() {
+				if ns := int64(r.Ns); since < 0 || ns < since {
+					since = ns
+				}
+				break
 			}
+			pos += uint64(r.Size) // the record that needs the path has an earlier time
 		}
 	}
 	if since < 0 {
@@ -334,14 +339,20 @@ func (w *watch) findRecorded() error {
 	return nil
 }
 
+// ring returns the header of the ring with an index of pos.
+//
 // +checklocks:w.mu
-func (w *watch) ring(cpu int) *traceRing {
-	return (*traceRing)(unsafe.Pointer(&w.mem[cpu*w.stride]))
+func (w *watch) ring(i int) *traceRing {
+	n := w.sets[0].count
+	return w.sets[i/n].ring(i % n)
 }
 
+// record returns the record at a position of a ring.
+//
 // +checklocks:w.mu
-func (w *watch) record(cpu int, pos uint64) *traceRecord {
-	return (*traceRecord)(unsafe.Pointer(&w.mem[cpu*w.stride+headerSize+int(pos&(w.size-1))]))
+func (w *watch) record(i int, pos uint64) *traceRecord {
+	n := w.sets[0].count
+	return w.sets[i/n].record(i%n, pos)
 }
 
 // Select implements observe.Watch.
@@ -402,10 +413,8 @@ func (w *watch) Status() observe.Status {
 	for _, n := range w.recorded.count {
 		st.Lost += n
 	}
-	for cpu := range w.count {
-		if w.mem != nil {
-			st.Throttled += atomic.LoadUint64(&w.ring(cpu).Waits)
-		}
+	for i := range w.pos {
+		st.Throttled += atomic.LoadUint64(&w.ring(i).Waits)
 	}
 	if w.err != nil {
 		st.Err = w.err.Error()
@@ -423,7 +432,7 @@ func (w *watch) Close() error {
 // end stops recording, reads the remaining records and releases the slot.
 func (w *watch) end() error {
 	w.mu.Lock()
-	over := w.mem == nil
+	over := len(w.sets) == 0
 	w.mu.Unlock()
 	if over {
 		return nil
@@ -445,9 +454,11 @@ func (w *watch) end() error {
 func (m *machine) vacate(i int) error {
 	sl := m.slot(i)
 	sl.Epoch = 0 // invalidates the processes known to belong to the jail
-	err := m.rings.Delete(uint32(i))
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		err = nil
+	var err error
+	for _, second := range []uint32{1 - sl.Second, sl.Second} { // those in use last (emptied)
+		if e := m.rings.Delete(element(i, second)); !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, e)
+		}
 	}
 	listed := sl.Cgroup != 0
 	*sl = traceSlot{}
@@ -464,7 +475,7 @@ func (m *machine) vacate(i int) error {
 // all records were written.
 func (m *machine) emptied(i int) bool {
 	var inner uint32
-	return errors.Is(m.rings.Lookup(uint32(i), &inner), ebpf.ErrKeyNotExist)
+	return errors.Is(m.rings.Lookup(element(i, m.slot(i).Second), &inner), ebpf.ErrKeyNotExist)
 }
 
 // Release implements observe.Watch.
@@ -477,14 +488,15 @@ func (w *watch) Release() error {
 
 func (w *watch) unmap() error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.mem == nil {
-		return nil
-	}
-	mem := w.mem
-	w.mem = nil
+	sets := w.sets
+	w.sets, w.pos, w.retiring = nil, nil, false
+	w.mu.Unlock()
 	w.installing.Wait()
-	return unix.Munmap(mem)
+	var errs []error
+	for _, r := range sets {
+		errs = append(errs, r.unmap())
+	}
+	return errors.Join(errs...)
 }
 
 // levels returns the depth of a cgroup in its tree.
@@ -561,8 +573,8 @@ func (w *watch) reclaim() {
 		return
 	}
 	last := w.unsaved[n-1]
-	for cpu, pos := range last.pos {
-		atomic.StoreUint64(&w.ring(cpu).Tail, pos)
+	for i, pos := range last.pos {
+		atomic.StoreUint64(&w.ring(i).Tail, pos)
 	}
 	w.slot.ReportedAt, w.slot.Reported = last.recorded.at, last.recorded.count
 	w.unsaved = slices.Delete(w.unsaved, 0, n)
