@@ -32,6 +32,7 @@ type Snapshots interface {
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error)
 	BranchJail(ctx context.Context, j id.Jail, count int, o snapshot.Overrides) (snapshot.Snapshot, []snapshot.BranchResult, error)
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
+	Undo(ctx context.Context, j id.Jail, o snapshot.UndoOptions) (jail.Jail, error)
 	FillSpares(ctx context.Context, s id.Snapshot, count int) error
 }
 
@@ -143,13 +144,24 @@ func (h *snapshotHandler) deleteSnapshot(ctx context.Context, p oneSnapshot, _ n
 }
 
 func (h *snapshotHandler) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire.Jail, error) {
-	if !id.Valid('s', string(b.Snapshot)) {
-		return wire.Jail{}, fault.Fieldf("api.rewindJail", "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
+	const op = "api.rewindJail"
+	o := jail.RewindOptions{KeepConnections: b.KeepConnections}
+	switch {
+	case b.Back != 0 && b.Snapshot != "":
+		return wire.Jail{}, fault.Fieldf(op, "back", "it cannot be used with snapshot")
+	case b.Back == 0 && b.Discard:
+		return wire.Jail{}, fault.Fieldf(op, "discard", "it needs back")
+	case b.Back < 0:
+		return wire.Jail{}, fault.Fieldf(op, "back", "%d is not a number of snapshots", b.Back)
+	case b.Back > 0:
+		return shown(ctx, h.snapshots)(h.snapshots.Undo(ctx, p.ID, snapshot.UndoOptions{Steps: b.Back, Discard: b.Discard, RewindOptions: o}))
+	case !id.Valid('s', string(b.Snapshot)):
+		return wire.Jail{}, fault.Fieldf(op, "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
 	}
 	if _, err := h.find(ctx, b.Snapshot); err != nil { // a jail that has moved has its earlier snapshots on other nodes
 		return wire.Jail{}, err
 	}
-	return shown(ctx, h.snapshots)(h.snapshots.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
+	return shown(ctx, h.snapshots)(h.snapshots.Rewind(ctx, p.ID, b.Snapshot, o))
 }
 
 func (h *snapshotHandler) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (wire.Warmed, error) {

@@ -231,6 +231,9 @@ func TestInvalidSnapshotBodies(t *testing.T) {
 		{jail + "/rewind", `{"snapshot":"../../etc"}`, "snapshot"},
 		{jail + "/branch", `{"count":1,"keep_connections":true}`, "keep_connections"},
 		{jail + "/rewind", `{}`, "snapshot"},
+		{jail + "/rewind", `{"discard":true}`, "discard"},
+		{jail + "/rewind", `{"back":-1}`, "back"},
+		{jail + "/rewind", `{"back":1,"snapshot":"s-9d2kq7w4hxma"}`, "back"},
 	} {
 		if p := d.refused(400, req{as: access.Operator, method: "POST", path: c.path, body: c.body}); p.Field != c.field {
 			t.Errorf("%s %s: field %q, want %q: %s", c.path, c.body, p.Field, c.field, p.Detail)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -214,6 +216,70 @@ that the jail was created from, or that the jail was rewound to.`,
 	}
 	cmd.Flags().BoolVar(&last, "last", false, "use the jail's nearest snapshot")
 	cmd.Flags().BoolVar(&keep, "keep-connections", false, "keep unused external connections (default: from snapshot)")
+	return cmd
+}
+
+func (c *command) undo() *cobra.Command {
+	var steps int
+	var discard bool
+	cmd := &cobra.Command{
+		Use: "undo JAIL", Short: "Undo the latest changes in a jail", Args: cobra.ExactArgs(1),
+		Long: `Rewind a jail to its previous snapshot: programs, memory and files. If the jail may
+have changed since its newest snapshot, that is the newest one, otherwise the one
+before. The present state is saved in a snapshot first, unless nothing has changed or
+--discard is given, and the output tells how to return to it.
+
+A jail with --snapshots after=exec has a snapshot after each command that changed
+something, so that undo undoes a command. What a command did outside of the jail, such
+as a request, is not undone.`,
+		Example: `  glasshouse undo j-4k2v9c7m1xqe
+  glasshouse undo j-4k2v9c7m1xqe --steps 3`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			cl, err := c.client(ctx)
+			if err != nil {
+				return err
+			}
+			jid, err := jailNamed(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			was, err := cl.Jail(ctx, jid)
+			if err != nil {
+				return err
+			}
+			before, err := client.Collect(cl.Snapshots(ctx, client.SnapshotFilter{Jail: jid}))
+			if err != nil {
+				return err
+			}
+			j, err := cl.RewindJailTo(ctx, jid, wire.Rewind{Back: steps, Discard: discard})
+			if err != nil {
+				return err
+			}
+			to, err := cl.Snapshot(ctx, j.Nearest)
+			if err != nil {
+				return err
+			}
+			after, err := client.Collect(cl.Snapshots(ctx, client.SnapshotFilter{Jail: jid}))
+			if err != nil {
+				return err
+			}
+			back, at := was.Nearest, time.Time{} // if nothing had changed
+			for _, s := range after {
+				if s.CreatedAt.After(at) && !slices.ContainsFunc(before, func(b wire.Snapshot) bool { return b.ID == s.ID }) {
+					back, at = s.ID, s.CreatedAt
+				}
+			}
+			return c.print(j, func(w io.Writer) {
+				fmt.Fprintf(w, "%s has the state of %s\n", j.ID, text.Visible(words(string(to.ID), to.Name, ago(to.CreatedAt, time.Now()), to.Reason, to.Trigger)))
+				if back != "" && back != to.ID && !discard {
+					fmt.Fprintf(w, "to return: glasshouse rewind %s %s\n", j.ID, back)
+				}
+			})
+		},
+	}
+	cmd.Flags().IntVar(&steps, "steps", 1, "number of snapshots to go back")
+	cmd.Flags().BoolVar(&discard, "discard", false, "do not save the present state first")
 	return cmd
 }
 

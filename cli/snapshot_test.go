@@ -89,6 +89,23 @@ func TestSnapshotCommands(t *testing.T) {
 	}
 }
 
+func TestUndo(t *testing.T) {
+	d := newTestEnv(t)
+	d.startJail()
+	if code, _, errs := d.run("undo JAIL"); code == 0 || !strings.Contains(errs, "snapshot") {
+		t.Errorf("without a snapshot: exit code %d, %q", code, errs)
+	}
+	first := d.output("snapshot JAIL --name base")
+	got := d.wantOutput("undo JAIL", string(d.jail)+" has the state of "+first+"  base  just now  asked\n")
+	_, saved, _ := strings.Cut(got, "to return: glasshouse rewind "+string(d.jail)+" ")
+	d.wantOutput("snapshot show "+strings.TrimSpace(saved), "before undo")
+	if got := d.output("undo JAIL --discard"); strings.Contains(got, "to return") {
+		t.Errorf("undo --discard prints %q", got)
+	}
+	d.wantOutput("snapshot JAIL --name later")
+	d.wantOutput("undo JAIL --steps 2 --discard", first)
+}
+
 func TestAmbiguousNames(t *testing.T) {
 	d := newTestEnv(t)
 	d.startJail()

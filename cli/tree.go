@@ -18,7 +18,7 @@ func (c *command) addCommands(root *cobra.Command) {
 	}{
 		{"Start", []*cobra.Command{c.run(), c.apply(), c.diff(), c.goal(), c.ui(), c.doctor(), c.version()}},
 		{"Jails", []*cobra.Command{c.jail(), c.create(), c.exec(), c.logs(), c.copy(), c.files(), c.rootfs()}},
-		{"Snapshots", []*cobra.Command{c.snapshot(), c.branch(), c.restore(), c.rewind(), c.lineage()}},
+		{"Snapshots", []*cobra.Command{c.snapshot(), c.branch(), c.restore(), c.rewind(), c.undo(), c.lineage()}},
 		{"Observe", []*cobra.Command{c.events(), c.processes(), c.syscalls(), c.network(), c.at(), c.report(), c.export()}},
 		{"Policy and approvals", []*cobra.Command{
 			c.approval(), c.approve(), c.deny(), c.policy(), c.decide(), c.egress(), c.secret(), c.trail(), c.audit(),

@@ -23,8 +23,8 @@ func (cs *checkpoints) Changed(ctx context.Context, jid id.Jail) (bool, error) {
 }
 
 // setMark stores the current position in the jail's event log for Changed. The jail is frozen.
-// Only jails with automatic snapshots pay this cost, unless wanted is set. The caller holds
-// the jail's lock.
+// Only jails with automatic snapshots and rewound ones pay this cost, unless wanted is set. The
+// caller holds the jail's lock.
 func (cs *checkpoints) setMark(ctx context.Context, j Jail, l *liveInstance, wanted bool) {
 	l.lastMark = nil
 	if cs.cfg.Observer == nil || !wanted && !j.Spec.Snapshots.Any() {

@@ -565,6 +565,7 @@ func (cs *checkpoints) switchInstance(ctx context.Context, b Backend, e *entry, 
 		}
 		// The instance runs before the switch is recorded. Clients cannot see it before, and
 		// after a crash the next daemon finds the previous instance.
+		cs.setMark(ctx, next.jail, l, lineage != nil)
 		return l.releaseHold(ctx)
 	})()
 	if wired != nil {
@@ -592,7 +593,6 @@ func (cs *checkpoints) switchInstance(ctx context.Context, b Backend, e *entry, 
 	}
 	e.live.Store(l)
 	cs.wg.Go(func() { cs.lifecycle.watch(e, l) })
-	cs.setMark(ctx, next.jail, l, false)
 	return func(ctx context.Context) error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {

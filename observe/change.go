@@ -183,15 +183,22 @@ func changes(e *event.Event) bool {
 }
 
 // discardsWrites reports whether writes to a path have no lasting effect: the file stores no data,
-// or it is the oom_score_adj file that init writes for each process it starts and that ends with
-// the process.
+// or init writes it: the notice of a rewind, or the oom_score_adj file of each process that it starts,
+// which ends with the process.
 func discardsWrites(e *event.Event) bool {
 	switch e.Path {
 	case "/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/console", "/dev/ptmx":
 		return true
 	}
-	return e.PID == 1 && strings.HasPrefix(e.Path, "/proc/") && strings.HasSuffix(e.Path, "/oom_score_adj")
+	if e.PID != 1 {
+		return false
+	}
+	return strings.HasPrefix(e.Path, "/proc/") && strings.HasSuffix(e.Path, "/oom_score_adj") || e.Path == noticeDir ||
+		strings.HasPrefix(e.Path, noticeDir+"/.glasshouse-") && (e.To == "" || e.To == noticeDir+"/branch.json")
 }
+
+// noticeDir is where init writes the notice of a branch or rewind: to a temporary file that it renames.
+const noticeDir = "/run/glasshouse"
 
 // hasLastingEffect reports whether a call may have a lasting effect other than on files.
 func hasLastingEffect(e *event.Event) bool {

@@ -247,6 +247,24 @@ func (k *Snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, _ 
 	return j, nil
 }
 
+// Undo implements api.Snapshots. The jail counts as changed.
+func (k *Snapshots) Undo(ctx context.Context, jid id.Jail, o snapshot.UndoOptions) (jail.Jail, error) {
+	sid := k.LastOf(jid)
+	for n := 1; n < o.Steps && sid != ""; n++ {
+		s, err := k.Get(ctx, sid)
+		if err != nil {
+			return jail.Jail{}, err
+		}
+		sid = s.Parent
+	}
+	if !o.Discard {
+		if _, err := k.Take(ctx, jid, snapshot.TakeOptions{Reason: snapshot.Before, Trigger: "undo"}); err != nil {
+			return jail.Jail{}, err
+		}
+	}
+	return k.Rewind(ctx, jid, sid, o.RewindOptions)
+}
+
 // FillSpares implements api.Snapshots. It has a limit of three copies.
 func (k *Snapshots) FillSpares(ctx context.Context, sid id.Snapshot, count int) error {
 	if _, err := k.Get(ctx, sid); err != nil {

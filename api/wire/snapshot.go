@@ -97,9 +97,11 @@ type BranchError struct {
 	Problem Problem `json:"problem" required:"true"`
 }
 
-// Rewind selects the snapshot to rewind a jail to.
+// Rewind selects the snapshot to rewind a jail to: one of snapshot and back.
 type Rewind struct {
-	Snapshot id.Snapshot `json:"snapshot" required:"true" description:"A snapshot of this jail or of an ancestor."`
+	Snapshot id.Snapshot `json:"snapshot,omitempty" description:"A snapshot of this jail or of an ancestor."`
+	Back     int         `json:"back,omitempty" minimum:"1" description:"Go back this number of snapshots in the history of the jail. The newest one counts if the jail may have changed since. Changes are saved first, in a snapshot with the reason before and the trigger undo."`
+	Discard  bool        `json:"discard,omitempty" description:"With back: do not save the changes."`
 
 	KeepConnections *bool `json:"keep_connections,omitempty" description:"Keep the external connections on which the program has neither read nor written since the snapshot. All other external connections are closed. Default: snapshots.keep_connections of the jail."`
 }

@@ -2380,12 +2380,18 @@ export interface RevokeTrust {
 }
 
 export interface Rewind {
+  /** Go back this number of snapshots in the history of the jail. The newest one counts if the jail
+   * may have changed since. Changes are saved first, in a snapshot with the reason before and the
+   * trigger undo. */
+  back?: number;
+  /** With back: do not save the changes. */
+  discard?: boolean;
   /** Keep the external connections on which the program has neither read nor written since the
    * snapshot. All other external connections are closed. Default: snapshots.keep_connections of the
    * jail. */
   keep_connections?: boolean | null;
   /** A snapshot of this jail or of an ancestor. */
-  snapshot: string;
+  snapshot?: string;
 }
 
 export interface Rootfs {

@@ -2832,14 +2832,17 @@ class RevokeTrust(TypedDict, total=False):
     reason: str
 
 
-class RewindOptions(TypedDict, total=False):
+class Rewind(TypedDict, total=False):
+    # Go back this number of snapshots in the history of the jail. The newest one counts if
+    # the jail may have changed since. Changes are saved first, in a snapshot with the reason
+    # before and the trigger undo.
+    back: int
+    # With back: do not save the changes.
+    discard: bool
     # Keep the external connections on which the program has neither read nor written since
     # the snapshot. All other external connections are closed. Default:
     # snapshots.keep_connections of the jail.
     keep_connections: Optional[bool]
-
-
-class Rewind(RewindOptions):
     # A snapshot of this jail or of an ancestor.
     snapshot: str
 
