@@ -98,7 +98,7 @@ if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -n "${unexpected// /}" ]; then
 	status=1
 fi
 
-# Last, so that a log of which only the end is kept names them, too.
+# Last, because often only the end of a log is kept.
 failed=$(sed -nE 's/.*"Action":"fail".*"Package":"([^"]*)","Test":"([^"]*)".*/\1 \2/p' "$log" | head -n 10 || true)
 while read -r package test; do
 	[ -n "$test" ] || continue

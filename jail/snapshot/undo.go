@@ -81,7 +81,7 @@ func (ss *snapshots) back(jid id.Jail, steps int, changed bool) (id.Snapshot, er
 }
 
 // newestBefore returns the newest snapshot of a jail before a time, or of all if it is zero. It
-// returns nil if there is none.
+// returns nil without one.
 //
 // +checklocks:ss.mu
 func (ss *snapshots) newestBefore(jid id.Jail, t time.Time) *Snapshot {

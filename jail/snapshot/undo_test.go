@@ -67,7 +67,7 @@ func TestUndoCommands(t *testing.T) {
 	}
 }
 
-// Changes since the newest snapshot are saved unless they are to be discarded.
+// Changes since the newest snapshot are saved, except with Discard.
 func TestUndoSavesChanges(t *testing.T) {
 	w := newWatched(t)
 	j := w.running()
