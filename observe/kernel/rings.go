@@ -260,8 +260,8 @@ func (w *watch) settle() {
 	w.retiring = true
 }
 
-// waitForPrograms waits until all programs that run now have returned. They run with preemption
-// disabled.
+// waitForPrograms waits until the programs that run now have written their records. They choose rings
+// and write with preemption disabled.
 func waitForPrograms() {
 	unix.Syscall(unix.SYS_MEMBARRIER, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
 }

@@ -363,7 +363,6 @@ static __always_inline struct task *task_in_jail(struct task_struct *t, struct s
 	if (st) {
 		s = bpf_map_lookup_elem(&slots, &st->slot);
 		if (s && s->epoch == st->epoch) {
-			st->rings = st->slot + (s->second ? SLOTS : 0);
 			*slot = s;
 			return st->tid ? st : NULL;
 		}
@@ -384,7 +383,6 @@ static __always_inline struct task *task_in_jail(struct task_struct *t, struct s
 		return NULL;
 	st->epoch = s->epoch;
 	st->slot = *index;
-	st->rings = *index + (s->second ? SLOTS : 0);
 	st->nr = -1;
 	for (int i = 0; i < CACHED; i++)
 		st->cache[i].file = 0;
@@ -439,17 +437,27 @@ static __always_inline struct ring *ring_of_cpu(struct slot *slot, u32 index)
 }
 
 /*
+ * choose_rings selects the rings in use for the current program. Preemption is disabled: the daemon
+ * frees replaced rings when no CPU runs a program that has chosen them.
+ */
+static __always_inline void choose_rings(struct slot *slot, struct task *st)
+{
+	st->rings = (st->slot & (SLOTS - 1)) + (*(volatile u32 *)&slot->second ? SLOTS : 0);
+}
+
+/*
  * begin_write returns the ring of this CPU and marks it as being written to: records that
  * are not complete yet have a timestamp of now or later. end_write removes the mark. An
  * interrupt or the hypervisor can delay the CPU in between, but no other program runs
  * on it.
  */
-static __always_inline struct ring *begin_write(struct slot *slot, u32 index)
+static __always_inline struct ring *begin_write(struct slot *slot, struct task *st)
 {
 	struct ring *ring;
 
 	disable_preemption();
-	ring = ring_of_cpu(slot, index);
+	choose_rings(slot, st);
+	ring = ring_of_cpu(slot, st->rings);
 	if (!ring) {
 		enable_preemption();
 		return NULL;
@@ -1042,6 +1050,7 @@ int BPF_PROG(enter, struct pt_regs *regs, long id)
 		st->faults = 0;
 		st->file = st->base = 0;
 		disable_preemption();
+		choose_rings(slot, st);
 		entering(t, slot, st, regs, is32);
 		enable_preemption();
 	}
@@ -1350,7 +1359,7 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 		st->nr = -1;
 		return 0;
 	}
-	ring = begin_write(slot, st->rings);
+	ring = begin_write(slot, st);
 	if (!ring) {
 		st->nr = -1;
 		return 0;
@@ -1401,7 +1410,7 @@ int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
 	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	ring = begin_write(slot, st->rings);
+	ring = begin_write(slot, st);
 	if (!ring)
 		return 0;
 	r = begin_proc(slot, st->rings, ring, FORK, bpf_ktime_get_ns());
@@ -1476,7 +1485,7 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	if (!st)
 		return 0;
 	identify(st, t, slot->level);
-	ring = begin_write(slot, st->rings);
+	ring = begin_write(slot, st);
 	if (!ring)
 		return 0;
 	a.ns = bpf_ktime_get_ns();
@@ -1529,7 +1538,7 @@ int BPF_PROG(gone, struct task_struct *p)
 	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	ring = begin_write(slot, st->rings);
+	ring = begin_write(slot, st);
 	if (!ring)
 		return 0;
 	now = bpf_ktime_get_ns();
