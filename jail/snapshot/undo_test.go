@@ -2,9 +2,9 @@ package snapshot_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -21,18 +21,18 @@ func (h *harness) undo(j id.Jail, o snapshot.UndoOptions) string {
 	return h.sh(j, "cat /root/f 2>/dev/null || true")
 }
 
-// A jail with a snapshot after each command goes back command by command, and forward again.
-func TestUndoCommands(t *testing.T) {
+// A jail goes back snapshot by snapshot, and forward again.
+func TestUndoSteps(t *testing.T) {
 	w := newWatched(t)
-	j := w.running(policy(jail.Snapshots{After: "exec"}))
+	j := w.running(policy(jail.Snapshots{Every: time.Hour})) // with a policy it is known whether the jail has changed
 	w.background(j, "exec sleep 1000")
 	w.waitSleeping(j, "sleep 1000")
 	w.take(j, jail.Copied)
+	var last snapshot.Snapshot
 	command := func(text string) {
 		t.Helper()
-		before := len(w.list(j, snapshot.After))
 		w.sh(j, "echo "+text+" >> /root/f")
-		w.waitFor("a snapshot was taken after the command", func() bool { return len(w.list(j, snapshot.After)) > before })
+		last = w.take(j, jail.Copied)
 	}
 	command("a")
 	command("b")
@@ -52,7 +52,6 @@ func TestUndoCommands(t *testing.T) {
 	if got := w.undo(j, snapshot.UndoOptions{Steps: 2}); got != "" {
 		t.Errorf("two steps back from a and d, the file has %q, want none", got)
 	}
-	last := slices.MaxFunc(w.list(j, snapshot.After), func(a, b snapshot.Snapshot) int { return a.Created.Compare(b.Created) })
 	if _, err := w.harness.keeper.Rewind(t.Context(), j, last.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
