@@ -563,9 +563,9 @@ func (cs *checkpoints) switchInstance(ctx context.Context, b Backend, e *entry, 
 				return fmt.Errorf("keep the connections: %w", err)
 			}
 		}
+		cs.setMark(ctx, next.jail, l, lineage != nil)
 		// The instance runs before the switch is recorded. Clients cannot see it before, and
 		// after a crash the next daemon finds the previous instance.
-		cs.setMark(ctx, next.jail, l, lineage != nil)
 		return l.releaseHold(ctx)
 	})()
 	if wired != nil {

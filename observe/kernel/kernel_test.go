@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/fault"
 	"glasshouse/observe"
 	"glasshouse/observe/event"
 	"glasshouse/observe/kernel"
@@ -84,12 +83,7 @@ func watched(t *testing.T, cfg kernel.Config, sel event.Selection) *jail {
 		}
 	})
 	j := &jail{FakeJail: c, t: t, log: &observetest.Log{}}
-	w, err := s.Attach(t.Context(), c.Target(sel), j.log)
-	if errors.Is(err, fault.Unsupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	w := attach(t, s, c.Target(sel), j.log)
 	j.watch = w
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {
@@ -588,12 +582,7 @@ func TestKilledDaemonLosesNothing(t *testing.T) {
 	first := kernel.New(kernel.Config{Pin: dir})
 	log := &observetest.Log{}
 	target := fake.Target(event.Selection{})
-	w, err := first.Attach(t.Context(), target, log)
-	if errors.Is(err, fault.Unsupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	w := attach(t, first, target, log)
 	observetest.Output(t, fake.Work("getppid", "500"))
 	if err := w.Drain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -612,7 +601,8 @@ func TestKilledDaemonLosesNothing(t *testing.T) {
 	defer second.Close()
 	after := log.After()
 	target.Resumed = true
-	if w, err = second.Attach(t.Context(), target, after); err != nil {
+	w, err := second.Attach(t.Context(), target, after)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
@@ -650,12 +640,7 @@ func TestLossesWithoutDaemonAreCounted(t *testing.T) {
 	first := kernel.New(cfg)
 	log := &observetest.Log{}
 	target := fake.Target(event.Selection{Files: "off"})
-	w, err := first.Attach(t.Context(), target, log)
-	if errors.Is(err, fault.Unsupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	w := attach(t, first, target, log)
 	if err := errors.Join(w.Release(), first.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -669,7 +654,8 @@ func TestLossesWithoutDaemonAreCounted(t *testing.T) {
 	defer second.Close()
 	after := log.After()
 	target.Resumed = true
-	if w, err = second.Attach(t.Context(), target, after); err != nil {
+	w, err := second.Attach(t.Context(), target, after)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Drain(t.Context()); err != nil {
@@ -695,12 +681,7 @@ func TestGapOfKilledDaemonIsRecordedOnce(t *testing.T) {
 			first := kernel.New(cfg)
 			log := &observetest.Log{}
 			target := fake.Target(event.Selection{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", OnOverload: "count"})
-			w, err := first.Attach(t.Context(), target, log)
-			if errors.Is(err, fault.Unsupported) {
-				t.Skip(err)
-			} else if err != nil {
-				t.Fatal(err)
-			}
+			w := attach(t, first, target, log)
 			observetest.Output(t, fake.Work("getppid", "100"))
 			if err := w.Drain(t.Context()); err != nil {
 				t.Fatal(err)
@@ -728,7 +709,7 @@ func TestGapOfKilledDaemonIsRecordedOnce(t *testing.T) {
 			defer second.Close()
 			after := log.After()
 			target.Resumed = true
-			w, err = second.Attach(t.Context(), target, after)
+			w, err := second.Attach(t.Context(), target, after)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -758,12 +739,7 @@ func TestCollectAfterEndWithoutDaemon(t *testing.T) {
 	first := kernel.New(kernel.Config{Pin: dir})
 	log := &observetest.Log{}
 	target := fake.Target(event.Selection{})
-	w, err := first.Attach(t.Context(), target, log)
-	if errors.Is(err, fault.Unsupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	w := attach(t, first, target, log)
 	if err := errors.Join(w.Release(), first.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -787,12 +763,7 @@ func TestFiftyConcurrentJails(t *testing.T) {
 	for range 50 {
 		c := observetest.NewFakeJail(t)
 		j := &jail{FakeJail: c, t: t, log: &observetest.Log{}}
-		w, err := s.Attach(t.Context(), c.Target(event.Selection{}), j.log)
-		if errors.Is(err, fault.Unsupported) {
-			t.Skip(err)
-		} else if err != nil {
-			t.Fatal(err)
-		}
+		w := attach(t, s, c.Target(event.Selection{}), j.log)
 		j.watch = w
 		defer w.Close()
 		jails = append(jails, j)

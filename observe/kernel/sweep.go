@@ -98,12 +98,12 @@ func (sw *sweeper) run() {
 		} else {
 			idle++
 		}
-		if pressed {
-			sleep(pressedTime)
-			continue
-		}
 		if idle < idleRounds {
-			sleep(pauseTime)
+			pause := pauseTime
+			if pressed {
+				pause = pressedTime
+			}
+			sleep(pause)
 			continue
 		}
 		atomic.StoreUint64(&ctl.Asleep, 1)
